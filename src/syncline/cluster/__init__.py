@@ -1,0 +1,1 @@
+"""Hardware as data: topology, ranks, devices, and what the links carry."""

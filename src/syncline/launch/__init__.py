@@ -1,0 +1,1 @@
+"""Starting ranks: on this machine, on emulated nodes, under Slurm."""

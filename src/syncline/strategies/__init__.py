@@ -1,0 +1,1 @@
+"""Ways to train: one module or folder each, and the registry of them."""

@@ -1,0 +1,1 @@
+"""The loop: batches, checkpoints, metrics, and the run folder that holds them."""

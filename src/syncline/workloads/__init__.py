@@ -1,0 +1,1 @@
+"""What is trained: the built-in models and data sets, and loading the user's own."""
