@@ -1,0 +1,65 @@
+"""`data`: every rank has the whole model and a share of the batch; gradients are averaged (torch DDP)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from syncline.errors import StrategyError
+from syncline.strategies.gradient_step import GradientStep, check_even_rows, prepare_model
+from syncline.strategies.protocol import Job, TrainStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallel:
+    """Replicated weights, averaged gradients, communication overlapped with backward."""
+
+    name: ClassVar[str] = "data"
+    exact: ClassVar[bool] = True
+    summary: ClassVar[str] = "whole model on every rank, gradients averaged each step (DDP)"
+
+    bucket_mb: int = 25
+    """Gradients are reduced in buckets of about this size."""
+    find_unused: bool = False
+    """Allow parameters that get no gradient in some steps (slower)."""
+
+    def __post_init__(self) -> None:
+        if self.bucket_mb < 1:
+            raise StrategyError(f"data: bucket-mb is {self.bucket_mb}; it must be at least 1 (megabyte).")
+
+    def check(self, *, world_size: int, global_batch: int, accumulate: int) -> None:
+        """Any number of ranks that shares the batch evenly."""
+        check_even_rows(self.name, world_size=world_size, global_batch=global_batch, accumulate=accumulate)
+
+    def setup(self, job: Job) -> TrainStep:
+        """Wrap the model in DDP."""
+        model = prepare_model(job)
+        replica = replicate(model, job, bucket_mb=self.bucket_mb, find_unused=self.find_unused)
+        return GradientStep(job, model=model, forward=replica, gradient_sync=sync_on_last(replica))
+
+
+def replicate(
+    model: nn.Module, job: Job, *, bucket_mb: int = 25, find_unused: bool = False
+) -> DistributedDataParallel:
+    """The model under DDP on the job's device."""
+    return DistributedDataParallel(
+        model,
+        device_ids=None if job.device.type == "cpu" else [job.device.index],
+        bucket_cap_mb=bucket_mb,
+        find_unused_parameters=find_unused,
+        gradient_as_bucket_view=True,
+    )
+
+
+def sync_on_last(replica: DistributedDataParallel) -> Callable[[bool], AbstractContextManager[Any]]:
+    """Average gradients in the last micro-batch's backward only."""
+
+    def sync(last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if last else replica.no_sync()
+
+    return sync

@@ -1,0 +1,87 @@
+"""What a strategy is: it takes a job on one rank and gives back the step that trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from syncline.cluster.rank import Rank
+from syncline.workloads.workload import Batch
+
+LossFunction: TypeAlias = Callable[[nn.Module, Batch], Tensor]
+"""Calls the model on a batch and gives the scalar mean loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """How a step is made, whatever the strategy."""
+
+    accumulate: int = 1
+    """Micro-batches whose gradients are added up before the optimizer's step."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """`bf16` runs forward and backward under autocast; weights stay in fp32."""
+    clip_norm: float | None = None
+    """Scale gradients down to this total norm."""
+    activation_checkpointing: bool = False
+    """Recompute the activations of each block in backward instead of keeping them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What one rank is asked to train. The model is on `device`, the optimizer holds its parameters."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    compute_loss: LossFunction
+    rank: Rank
+    device: torch.device
+    options: StepOptions = field(default_factory=StepOptions)
+
+
+@runtime_checkable
+class TrainStep(Protocol):
+    """One rank's side of a training step, and the state that a checkpoint must hold."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Train on this rank's rows of a global batch; the rank's mean loss, detached."""
+        ...
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        """This rank's mean loss on its rows, without training."""
+        ...
+
+    def rows(self, global_batch: int) -> slice:
+        """Which rows of each global batch this rank must be given."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimizer state by parameter name, the same names under every exact strategy."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave, perhaps under another strategy."""
+        ...
+
+
+class Strategy(Protocol):
+    """One way to train. A strategy is a frozen dataclass whose fields are its options."""
+
+    name: ClassVar[str]
+    exact: ClassVar[bool]
+    """Whether it does the same mathematics as one device."""
+    summary: ClassVar[str]
+
+    def check(self, *, world_size: int, global_batch: int, accumulate: int) -> None:
+        """Raise `StrategyError` when it cannot run so."""
+        ...
+
+    def setup(self, job: Job) -> TrainStep:
+        """Make the step, inside an initialised process group."""
+        ...

@@ -1,0 +1,120 @@
+"""Runs a function on real gloo ranks: persistent processes, one set for each world size."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class RanksFailedError(AssertionError):
+    """What each rank raised, joined."""
+
+
+class RankPool:
+    """Processes that wait for functions to run as ranks of a fresh process group each time."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+        for rank in range(world_size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, world_size, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout_s: float) -> list[Any]:
+        """The function's results by rank; kills every rank when one fails or time runs out."""
+        with tempfile.TemporaryDirectory() as folder:
+            job = pickle.dumps((function, arguments, str(Path(folder) / "store")))
+            for pipe in self._pipes:
+                pipe.send((sys.path, job))
+            results, failures = self._gather(timeout_s)
+        if failures:
+            self.kill()
+            report = "\n".join(f"--- rank {rank} ---\n{text}" for rank, text in sorted(failures.items()))
+            raise RanksFailedError(f"{len(failures)} of {self.world_size} ranks failed\n{report}")
+        return [results[rank] for rank in range(self.world_size)]
+
+    def _gather(self, timeout_s: float) -> tuple[dict[int, Any], dict[int, str]]:
+        deadline = time.monotonic() + timeout_s
+        waiting: dict[Any, int] = {pipe: rank for rank, pipe in enumerate(self._pipes)}
+        results: dict[int, Any] = {}
+        failures: dict[int, str] = {}
+        while waiting:
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                failures |= {rank: f"no answer within {timeout_s:g} s" for rank in waiting.values()}
+                return results, failures
+            for pipe in ready:
+                rank = waiting.pop(pipe)
+                ok, value = _receive(pipe)
+                (results if ok else failures)[rank] = value
+            if failures:
+                # A peer's failure leaves the rest blocked in a collective: give them a moment to say so.
+                deadline = min(deadline, time.monotonic() + 3)
+        return results, failures
+
+    @property
+    def alive(self) -> bool:
+        """Whether every rank can take another function."""
+        return all(process.is_alive() for process in self._processes)
+
+    def kill(self) -> None:
+        """Ends every rank at once."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def _receive(pipe: Connection) -> tuple[bool, Any]:
+    try:
+        return pipe.recv()
+    except EOFError:
+        return False, "the process died"
+
+
+def _serve(rank: int, world_size: int, pipe: Connection) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    while True:
+        try:
+            path, job = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((True, _run(rank, world_size, path, job)))
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))
+
+
+def _run(rank: int, world_size: int, path: list[str], job: bytes) -> Any:
+    sys.path[:] = path
+    function, arguments, store_path = pickle.loads(job)
+    store = dist.FileStore(store_path, world_size)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
+    )
+    try:
+        return function(*arguments)
+    finally:
+        dist.destroy_process_group()
