@@ -97,8 +97,8 @@ class _ArrayUnpickler(pickle.Unpickler):
         return allowed[short, name]
 
 
-def _empty_array(kind: type[np.ndarray], shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    return np.ndarray.__new__(kind, shape, dtype)
+def _empty_array(_kind: type[np.ndarray], shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return np.ndarray(shape, dtype)
 
 
 def _latin_bytes(text: str, _encoding: str) -> bytes:

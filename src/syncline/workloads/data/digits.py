@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from syncline.errors import MissingExtraError
@@ -18,8 +20,9 @@ def load_digits(input: InputSpec) -> Data:
         from sklearn.datasets import load_digits as load_bundled
     except ImportError as error:
         raise MissingExtraError("scikit-learn", "digits", "The data set 'digits'") from error
-    pixels, labels = load_bundled(return_X_y=True)
-    images = np.rint(pixels * (255 / _BRIGHTEST)).astype(np.uint8).reshape(-1, 1, 8, 8)
+    bundled: Any = load_bundled()
+    labels = bundled.target
+    images = np.rint(bundled.data * (255 / _BRIGHTEST)).astype(np.uint8).reshape(-1, 1, 8, 8)
     kept = np.arange(len(labels)) % _EVALUATION_EVERY == _EVALUATION_EVERY - 1
     return image_data(
         "digits", input, train=(images[~kept], labels[~kept]), evaluation=(images[kept], labels[kept])
