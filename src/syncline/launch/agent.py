@@ -1,0 +1,110 @@
+"""Runs torch's elastic agent for the ranks of one node, and turns its endings into our own."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.launcher import LaunchConfig, elastic_launch
+
+from syncline.errors import ClusterError
+from syncline.launch.failures import RankFailure, failure_error, first_failure
+from syncline.launch.logs import RankLogs, torch_launcher_log
+from syncline.launch.rank_entry import RankProgram, run_rank
+from syncline.launch.stopping import LaunchStopped, stop_signals
+from syncline.launch.watch import RankWatcher
+
+STOP_TIMEOUT_S = 30
+
+
+def run_agent(entry: str, argument: str, *, logs: Path, config: LaunchConfig, restart: int) -> None:
+    """Start the ranks of this node and wait for their end.
+
+    Args:
+        entry: `package.module:function`, called in every rank.
+        argument: What the function is called with.
+        logs: The folder of logs and errors, which exists.
+        config: What torch's launcher is told, except for logs and signals, which are set here.
+        restart: How often the ranks have been started before.
+
+    Raises:
+        SynclineError: A rank failed; the first one's error.
+        LaunchStopped: A signal ended the ranks.
+    """
+    # SIGQUIT stays with torch, which wants one: the others are handled here, for a second Ctrl-C.
+    config = replace(config, logs_specs=RankLogs(logs), signals_to_handle="SIGQUIT", max_restarts=0)
+    with torch_launcher_log(logs / "launcher.log"), RankWatcher(logs, restart=restart) as watcher:
+        program = RankProgram(
+            entry=entry,
+            argument=argument,
+            logs=logs,
+            launcher=os.getpid(),
+            watcher=watcher.announcements,
+            restart=restart,
+        )
+        ending = _run(program, config, watcher)
+    # Torch leaves its rendezvous to the garbage collector when stopped; it has a thread and a port.
+    gc.collect()
+    if ending is not None:
+        raise ending
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables that the user has not set, and put everything back at the end."""
+    before = dict(os.environ)
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def rank_variables(ranks: int, interface: str) -> dict[str, str]:
+    """What ranks that share this machine need in their environment, unless the user says otherwise.
+
+    Args:
+        ranks: How many ranks share its cores.
+        interface: The network interface that gloo shall use.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"OMP_NUM_THREADS": str(max(1, cores // ranks)), "GLOO_SOCKET_IFNAME": interface}
+
+
+def _run(program: RankProgram, config: LaunchConfig, watcher: RankWatcher) -> Exception | None:
+    """How it ended: returned and not raised, so that no traceback keeps torch's objects alive."""
+
+    def stop(number: int) -> NoReturn:
+        watcher.expect_stop()
+        raise SignalException(f"stopped by signal {number}", sigval=signal.Signals(number))
+
+    try:
+        with environment({}), stop_signals(stop, watcher.kill_ranks):
+            elastic_launch(config, run_rank)(program)
+    except SignalException as error:
+        return LaunchStopped(error.sigval)
+    except ChildFailedError as error:
+        return failure_error(first_failure(program.logs) or _from_torch(error), program.logs)
+    except RendezvousError as error:
+        failure = first_failure(program.logs)
+        if failure is not None:
+            return failure_error(failure, program.logs)
+        return ClusterError(f"The ranks cannot find each other: {error}")
+    return None
+
+
+def _from_torch(error: ChildFailedError) -> RankFailure:
+    rank, failure = error.get_first_failure()
+    return RankFailure(rank=rank, restart=0, time_s=failure.timestamp, exit_code=failure.exitcode)
