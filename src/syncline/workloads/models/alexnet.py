@@ -63,7 +63,7 @@ class AlexNet(nn.Module):
             nn.Sequential(nn.Conv2d(c3, c4, 3, padding=1), nn.ReLU()),
             nn.Sequential(nn.Conv2d(c4, c4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2)),
         )
-        self.head = nn.Sequential(
+        self.hidden = nn.Sequential(
             nn.Flatten(),
             nn.Dropout(config.dropout),
             nn.Linear(c4 * config.final_side**2, config.hidden),
@@ -71,13 +71,13 @@ class AlexNet(nn.Module):
             nn.Dropout(config.dropout),
             nn.Linear(config.hidden, config.hidden),
             nn.ReLU(),
-            nn.Linear(config.hidden, config.classes),
         )
-        init_he(self)
+        self.head = nn.Linear(config.hidden, config.classes)
+        init_he(self, self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (batch, classes) of images (batch, 3, height, width)."""
-        return self.head(self.blocks(x))
+        return self.head(self.hidden(self.blocks(x)))
 
 
 def input_spec(config: AlexNetConfig) -> InputSpec:

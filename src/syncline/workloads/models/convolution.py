@@ -28,17 +28,20 @@ def make_norm(norm: Norm, channels: int, eps: float = 1e-5) -> nn.Module:
     return nn.GroupNorm(groups, channels, eps=eps)
 
 
-def init_he(model: nn.Module) -> None:
+def init_he(model: nn.Module, head: nn.Linear) -> None:
     """Gives convolutions and linear layers their initial weights; biases start at zero.
 
     Layers followed by ReLU get the normal distribution of He et al., "Delving Deep into Rectifiers"
-    (2015), by fan-out for convolutions as in the authors' residual networks.
+    (2015), by fan-out for convolutions as in the authors' residual networks. The last layer, the head,
+    starts with small weights, so that the first loss is near chance.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif isinstance(module, nn.Linear):
+        elif isinstance(module, nn.Linear) and module is not head:
             nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
+        elif isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.01)
         else:
             continue
         if module.bias is not None:

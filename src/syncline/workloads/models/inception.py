@@ -64,9 +64,7 @@ class _Maker:
         narrow = self.config.narrow
         inputs = inputs if inputs == 3 else inputs // narrow
         return nn.Sequential(
-            nn.Conv2d(
-                inputs, outputs // narrow, (height, width), stride=stride, padding=padding, bias=False
-            ),
+            nn.Conv2d(inputs, outputs // narrow, (height, width), stride=stride, padding=padding, bias=False),
             make_norm(self.config.norm, outputs // narrow, eps=1e-3),
             nn.ReLU(),
         )
@@ -178,7 +176,7 @@ class Inception(nn.Module):
         )
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(2048 // config.narrow, config.classes)
-        init_he(self)
+        init_he(self, self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (batch, classes) of images (batch, 3, height, width)."""

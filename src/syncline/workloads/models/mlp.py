@@ -4,6 +4,7 @@ Updates" (2020): 8 hidden layers of 4096 units on flattened CIFAR-10 images."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -35,11 +36,9 @@ class MLP(nn.Module):
     def __init__(self, config: MLPConfig) -> None:
         super().__init__()
         sizes = [config.features] + [config.width] * config.layers
-        self.blocks = nn.Sequential(
-            *(nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False))
-        )
+        self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(sizes)))
         self.head = nn.Linear(config.width, config.classes)
-        init_he(self)
+        init_he(self, self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (batch, classes) of samples (batch, ...)."""

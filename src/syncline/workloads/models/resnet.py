@@ -130,7 +130,7 @@ class ResNet(nn.Module):
         self.stem = stem
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(blocks[-1].outputs, classes)
-        init_he(self)
+        init_he(self, self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (batch, classes) of images (batch, 3, height, width)."""

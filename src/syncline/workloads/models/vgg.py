@@ -51,7 +51,7 @@ class VGG(nn.Module):
             layers.append(nn.MaxPool2d(2))
         self.blocks = nn.Sequential(*layers)
         side = config.image // 2 ** len(_STAGES)
-        self.head = nn.Sequential(
+        self.hidden = nn.Sequential(
             nn.Flatten(),
             nn.Linear(channels * side**2, config.hidden),
             nn.ReLU(),
@@ -59,13 +59,13 @@ class VGG(nn.Module):
             nn.Linear(config.hidden, config.hidden),
             nn.ReLU(),
             nn.Dropout(config.dropout),
-            nn.Linear(config.hidden, config.classes),
         )
-        init_he(self)
+        self.head = nn.Linear(config.hidden, config.classes)
+        init_he(self, self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (batch, classes) of images (batch, 3, height, width)."""
-        return self.head(self.blocks(x))
+        return self.head(self.hidden(self.blocks(x)))
 
 
 def input_spec(config: VGGConfig) -> InputSpec:
