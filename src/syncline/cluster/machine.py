@@ -1,0 +1,145 @@
+"""This machine as a piece of a cluster: what the operating system and torch say, and guesses for the rest.
+
+Rates are not measured here, since that takes seconds and ranks: a CPU core gets the figures of an ordinary
+one, a known GPU those of its data sheet. `syncline probe` replaces them by measured ones.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from syncline.cluster.datasheets import DEVICES, PCIE3
+from syncline.cluster.device import device_type
+from syncline.cluster.topology import Cluster, Device, Level
+from syncline.errors import ClusterError
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_CPU_INFO = Path("/proc/cpuinfo")
+
+# What one core of an ordinary server CPU with 256-bit vectors sustains while the other cores work too.
+_CORE_FLOPS_PER_S = 50e9
+_CORE_MEMORY_BYTES_PER_S = 8e9
+
+# A GPU whose data sheet is not known here.
+_GPU_FLOPS_PER_S = 10e12
+_GPU_MEMORY_BYTES_PER_S = 500e9
+
+# Gloo between two processes of one machine, over the loopback interface.
+_LOOPBACK_BYTES_PER_S = 1e9
+_LOOPBACK_LATENCY_S = 100e-6
+
+# A gigabit Ethernet adapter in each machine, less the headers of Ethernet, IP and TCP.
+_ETHERNET_BYTES_PER_S = 0.94 * 1e9 / 8
+_ETHERNET_LATENCY_S = 150e-6
+
+
+def core_count() -> int:
+    """The CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """The memory that the processes of this machine (or container) may use."""
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError) as exc:
+        raise ClusterError("This system does not say how much memory it has. Give a cluster.toml.") from exc
+    limit = _text(_CGROUP_LIMIT)
+    return min(physical, int(limit)) if limit.isdecimal() else physical
+
+
+def memory_bytes_per_rank(device: torch.device, ranks_per_node: int) -> int:
+    """What one rank can use: its accelerator's memory, or its share of the machine's."""
+    if device.type == "cpu":
+        return memory_bytes() // ranks_per_node
+    return torch.accelerator.get_memory_info(device)[1]
+
+
+def device_name(device: torch.device) -> str:
+    """What the maker calls the device."""
+    if device.type == "cpu":
+        return _cpu_name()
+    return str(torch.get_device_module(device.type).get_device_name(device))
+
+
+def devices_here() -> int:
+    """How many devices this machine has: its accelerators, or its cores."""
+    return core_count() if device_type() == "cpu" else torch.accelerator.device_count()
+
+
+def machines_like_this(name: str, *, nodes: int, per_node: int) -> Cluster:
+    """A cluster of nodes like this machine, with figures that are guesses.
+
+    On a CPU machine the devices of a node share its cores and memory; of accelerators each device has one.
+    """
+    kind = device_type()
+    device = _share_of_cores(per_node) if kind == "cpu" else _accelerator(torch.device(kind, 0))
+    return Cluster(
+        name=name,
+        device=device,
+        levels=(
+            _inside(kind, per_node),
+            Level(
+                name="network",
+                size=nodes,
+                bytes_per_s=_ETHERNET_BYTES_PER_S / per_node,
+                latency_s=_ETHERNET_LATENCY_S,
+            ),
+        ),
+        source="not measured: this machine's memory, ordinary rates, gigabit Ethernet between nodes",
+    )
+
+
+def _inside(kind: str, per_node: int) -> Level:
+    if kind != "cpu":
+        return PCIE3.level("node", per_node)
+    # Loopback traffic is copied by the cores that the ranks compute on.
+    crowding = max(1.0, per_node / core_count())
+    return Level(
+        name="node",
+        size=per_node,
+        bytes_per_s=_LOOPBACK_BYTES_PER_S / crowding,
+        latency_s=_LOOPBACK_LATENCY_S * crowding,
+    )
+
+
+def _share_of_cores(per_node: int) -> Device:
+    cores = core_count() / per_node
+    return Device(
+        name=f"{_cpu_name()} ({cores:g} of {core_count()} cores)",
+        flops_per_s=_CORE_FLOPS_PER_S * cores,
+        memory_bytes=memory_bytes() // per_node,
+        memory_bytes_per_s=_CORE_MEMORY_BYTES_PER_S * cores,
+    )
+
+
+def _accelerator(device: torch.device) -> Device:
+    name = device_name(device)
+    for part, spec in DEVICES.items():
+        if part in name:
+            return spec.device()
+    return Device(
+        name=name,
+        flops_per_s=_GPU_FLOPS_PER_S,
+        memory_bytes=memory_bytes_per_rank(device, 1),
+        memory_bytes_per_s=_GPU_MEMORY_BYTES_PER_S,
+    )
+
+
+def _cpu_name() -> str:
+    lines = _text(_CPU_INFO).splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine() or "CPU"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
