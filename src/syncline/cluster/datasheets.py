@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from syncline.cluster.topology import Cluster, Device, Level
+from syncline.cluster.topology import NETWORK_LEVEL, NODE_LEVEL, Cluster, Device, Level
 
 # The rest goes to the driver's context, to communication buffers and to fragmentation.
 USABLE_MEMORY = 0.92
@@ -81,8 +81,8 @@ class Preset:
             name=name,
             device=self.device.device(),
             levels=(
-                self.inside.level("node", self.per_node),
-                self.between.level("network", nodes),
+                self.inside.level(NODE_LEVEL, self.per_node),
+                self.between.level(NETWORK_LEVEL, nodes),
             ),
             source=(
                 f"not measured: data sheets and typical efficiency. Device: {self.device.source}. "

@@ -14,7 +14,7 @@ import torch
 
 from syncline.cluster.datasheets import DEVICES, PCIE3
 from syncline.cluster.device import device_type
-from syncline.cluster.topology import Cluster, Device, Level
+from syncline.cluster.topology import NETWORK_LEVEL, NODE_LEVEL, Cluster, Device, Level
 from syncline.errors import ClusterError
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -86,7 +86,7 @@ def machines_like_this(name: str, *, nodes: int, per_node: int) -> Cluster:
         levels=(
             _inside(kind, per_node),
             Level(
-                name="network",
+                name=NETWORK_LEVEL,
                 size=nodes,
                 bytes_per_s=_ETHERNET_BYTES_PER_S / per_node,
                 latency_s=_ETHERNET_LATENCY_S,
@@ -98,11 +98,11 @@ def machines_like_this(name: str, *, nodes: int, per_node: int) -> Cluster:
 
 def _inside(kind: str, per_node: int) -> Level:
     if kind != "cpu":
-        return PCIE3.level("node", per_node)
+        return PCIE3.level(NODE_LEVEL, per_node)
     # Loopback traffic is copied by the cores that the ranks compute on.
     crowding = max(1.0, per_node / core_count())
     return Level(
-        name="node",
+        name=NODE_LEVEL,
         size=per_node,
         bytes_per_s=_LOOPBACK_BYTES_PER_S / crowding,
         latency_s=_LOOPBACK_LATENCY_S * crowding,

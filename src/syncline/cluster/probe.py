@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from syncline.cluster.fitting import LinkFit, LinkSample, fit_link
+from syncline.cluster.fitting import LinkSample, fit_link
 from syncline.cluster.machine import device_name, memory_bytes_per_rank
 from syncline.cluster.probe_points import PROBED, LinkGroup, collective_point, matmul_point, stream_point
+from syncline.cluster.probe_report import LinkReport, ProbeReport
 from syncline.cluster.rank import Rank
 from syncline.cluster.timing import Announce, Pace, Point, slowest, time_points
-from syncline.cluster.topology import Cluster, Device, Level
+from syncline.cluster.topology import NETWORK_LEVEL, NODE_LEVEL, Cluster, Device, Level
 from syncline.errors import ClusterError
 
 
@@ -54,26 +55,6 @@ class ProbeSettings:
             message_bytes=(4 << 10, 256 << 10, 1 << 20),
             pace=Pace(rounds=1, budget_s=0.01, min_repeats=3, max_repeats=20),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkReport:
-    """What was measured on one level."""
-
-    level: str
-    fit: LinkFit
-    samples: tuple[LinkSample, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeReport:
-    """The measured cluster, and the measurements behind it."""
-
-    cluster: Cluster
-    matmul_flops_per_s: dict[int, float]
-    """By rows of the matrices, in float32."""
-    links: tuple[LinkReport, ...]
-    probe_s: float
 
 
 def probe_cluster(
@@ -127,7 +108,7 @@ def _make_groups(rank: Rank) -> list[LinkGroup]:
     nodes = [list(range(first, first + per_node)) for first in range(0, rank.world_size, per_node)]
     places = [list(ranks) for ranks in zip(*nodes, strict=True)]
     groups = []
-    for level, members in (("node", nodes), ("network", places)):
+    for level, members in ((NODE_LEVEL, nodes), (NETWORK_LEVEL, places)):
         if len(members[0]) > 1:
             mine = next(tuple(ranks) for ranks in members if rank.index in ranks)
             handle, _ = dist.new_subgroups_by_enumeration(members)

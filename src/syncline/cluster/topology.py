@@ -15,6 +15,11 @@ from syncline.errors import ClusterError
 SCHEMA = 1
 """The version of `cluster.toml`."""
 
+NODE_LEVEL = "node"
+"""What presets and probes call the level inside a node."""
+NETWORK_LEVEL = "network"
+"""What presets and probes call the level between nodes."""
+
 _LEVEL_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
