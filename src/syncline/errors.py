@@ -46,6 +46,12 @@ class ClusterError(SynclineError):
     title = "Wrong cluster"
 
 
+class PlanningError(SynclineError):
+    """The search for a plan cannot be carried out as asked."""
+
+    title = "Cannot plan"
+
+
 class CheckpointError(SynclineError):
     """A checkpoint is missing, broken, or of another model."""
 
