@@ -27,7 +27,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 def find_function(text: str) -> Callable[[], Any]:
     """The function that `package.module:function` names, checked to need no arguments."""
-    if not _SPEC.fullmatch(text):
+    if not _SPEC.fullmatch(text) or text.partition(":")[0].endswith(".py"):
         raise ModelError(
             f"'{text}' is neither a built-in model nor of the form package.module:function.\n"
             f"{_repaired(text)}"
@@ -36,8 +36,7 @@ def find_function(text: str) -> Callable[[], Any]:
     function: Any = _import(module_name, text)
     for name in path.split("."):
         if not hasattr(function, name):
-            owner = f"'{module_name}'" if isinstance(function, ModuleType) else f"'{text.rpartition('.')[0]}'"
-            raise ModelError(unknown_name(f"function in {owner}", name, _functions(function)))
+            raise _no_function(function, name)
         function = getattr(function, name)
     _check_function(function, text)
     return function
@@ -55,8 +54,13 @@ def make_workload(function: Callable[[], Any], text: str, device: torch.device) 
     if isinstance(made, nn.Module):
         return Workload(model=made)
     if not isinstance(made, Workload):
+        shown = (
+            f"the class {made.__name__}"
+            if isinstance(made, type)
+            else f"a value of type {type(made).__name__}"
+        )
         hint = "\nReturn an instance, not the class." if isinstance(made, type) else ""
-        shown = f"the class {made.__name__}" if isinstance(made, type) else f"a {type(made).__name__}"
+        hint = "\nIs a return statement missing?" if made is None else hint
         raise ModelError(f"{text} returned {shown}; it must return an nn.Module or a Workload.{hint}")
     _check_workload(made, text)
     return made
@@ -91,7 +95,7 @@ def _check_function(function: Any, text: str) -> None:
             "arguments that returns it, so that its weights can be made anew from the seed."
         )
     if not callable(function):
-        raise ModelError(f"{text} is a {type(function).__name__}, not a function that can be called.")
+        raise ModelError(f"{text} is of type {type(function).__name__}, not a function that can be called.")
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
@@ -129,18 +133,22 @@ def _check_workload(workload: Workload, text: str) -> None:
 
 
 def _wrong_field(text: str, field: str, value: object, wanted: str) -> ModelError:
-    return ModelError(f"The Workload of {text} has as {field} a {type(value).__name__}; it must be {wanted}.")
+    given = type(value).__name__
+    return ModelError(f"In the Workload of {text}, {field} is of type {given}; it must be {wanted}.")
 
 
-def _functions(owner: object) -> list[str]:
-    """Names that could have been meant: functions and classes that are defined there."""
-    module = getattr(owner, "__name__", None)
-    found = [
-        name
-        for name, value in vars(owner).items()
-        if callable(value) and not name.startswith("_") and getattr(value, "__module__", module) == module
+def _no_function(owner: object, name: str) -> ModelError:
+    """Names that could have been meant are those of functions and classes that are defined there."""
+    module = owner.__name__ if isinstance(owner, ModuleType) else getattr(owner, "__module__", None)
+    known = [
+        key
+        for key, value in getattr(owner, "__dict__", {}).items()
+        if callable(value) and not key.startswith("_") and getattr(value, "__module__", None) == module
     ]
-    return found or ["no public function"]
+    where = getattr(owner, "__file__", None) or getattr(owner, "__qualname__", type(owner).__name__)
+    if not known:
+        return ModelError(f"There is no function '{name}' in {where}, and no other either.")
+    return ModelError(f"{unknown_name('function', name, known)}\nIt was looked for in {where}.")
 
 
 def _repaired(text: str) -> str:
