@@ -94,7 +94,17 @@ def _receive(pipe: Connection) -> tuple[bool, Any]:
 
 
 def _serve(rank: int, world_size: int, pipe: Connection) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ.update(
+        {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "0",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+    )
     torch.set_num_threads(1)
     while True:
         try:

@@ -14,7 +14,7 @@ from syncline.errors import StrategyError
 from syncline.strategies.blocks import recompute_blocks
 from syncline.strategies.protocol import Job
 from syncline.strategies.state import apply_state, collect_state
-from syncline.workloads.batch import split_rows
+from syncline.workloads.batch import split_rows, to_device
 from syncline.workloads.workload import Batch
 
 GradientSync = Callable[[bool], AbstractContextManager[Any]]
@@ -51,7 +51,7 @@ class GradientStep:
     def __call__(self, batch: Batch) -> Tensor:
         """Train on this rank's rows; their mean loss, detached."""
         self.model.train()
-        parts = split_rows(batch, self._options.accumulate)
+        parts = split_rows(to_device(batch, self._device), self._options.accumulate)
         total = torch.zeros((), device=self._device)
         for number, part in enumerate(parts, start=1):
             with self._gradient_sync(number == len(parts)):
@@ -68,7 +68,7 @@ class GradientStep:
         """This rank's mean loss on its rows, without training."""
         self.model.eval()
         with torch.no_grad(), self._autocast():
-            return self._compute_loss(self.model, batch).detach()
+            return self._compute_loss(self.model, to_device(batch, self._device)).detach()
 
     def rows(self, global_batch: int) -> slice:
         """An equal run of rows for each rank, in rank order."""

@@ -50,7 +50,7 @@ class TrainStep(Protocol):
     optimizer: torch.optim.Optimizer
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Train on this rank's rows of a global batch; the rank's mean loss, detached."""
+        """Train on this rank's rows of a global batch, from any device; the rank's mean loss, detached."""
         ...
 
     def evaluate(self, batch: Batch) -> Tensor:

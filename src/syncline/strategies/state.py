@@ -6,6 +6,7 @@ parameter NAME. Sharded tensors are DTensors, so `torch.distributed.checkpoint` 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
@@ -23,9 +24,7 @@ def collect_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
         for key, value in entries.items():
             if value is not None:
                 state[f"optimizer.{names[parameter]}.{key}"] = value
-    state[GROUPS_KEY] = [
-        {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
-    ]
+    state[GROUPS_KEY] = json.dumps([_settings(group) for group in optimizer.param_groups])
     return state
 
 
@@ -45,8 +44,8 @@ def apply_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[
                     value.copy_(loaded)
                 else:
                     entries[key] = loaded
-    for group, values in zip(optimizer.param_groups, state[GROUPS_KEY], strict=True):
-        group.update(values)
+    for group, values in zip(optimizer.param_groups, json.loads(state[GROUPS_KEY]), strict=True):
+        group.update({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -56,6 +55,12 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     parameters = {id(parameter) for parameter in first.values()}
     buffers = {name: tensor for name, tensor in saved.items() if id(tensor) not in parameters}
     return {name: tensor.detach() for name, tensor in (first | buffers).items()}
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """Learning rate and the like of one parameter group."""
+    kept = {key: value for key, value in group.items() if key != "params"}
+    return {key: value.item() if isinstance(value, Tensor) else value for key, value in kept.items()}
 
 
 def _names(model: nn.Module) -> dict[Tensor, str]:

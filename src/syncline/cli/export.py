@@ -1,0 +1,32 @@
+"""`syncline export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from syncline.training.export import export_weights
+
+
+def export(
+    run: Path,
+    *,
+    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("model.safetensors"),
+) -> None:
+    """Write the weights of a run's newest checkpoint as one safetensors file.
+
+    They load into the plain model, whatever strategy and number of ranks trained it:
+
+      model.load_state_dict(safetensors.torch.load_file("model.safetensors"))
+
+    Parameters
+    ----------
+    run:
+        The run's folder.
+    output:
+        The file to write.
+    """
+    count = export_weights(run, output)
+    print(f"{output}: {count} tensors")

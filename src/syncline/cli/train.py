@@ -1,0 +1,147 @@
+"""`syncline train`."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from syncline.cli.units import show_bytes, show_seconds
+from syncline.errors import ConfigError
+from syncline.launch.slurm import apply_slurm_variables
+from syncline.training.config import TrainConfig
+from syncline.training.config_file import build_config, read_settings
+from syncline.training.run_folder import CONFIG_FILE
+from syncline.training.start import Ended, start_training
+from syncline.training.summary import Summary
+
+
+def train(
+    model: str | None = None,
+    *,
+    strategy: str | None = None,
+    ranks: int | None = None,
+    emulate: str | None = None,
+    data: str | None = None,
+    batch: int | None = None,
+    steps: int | None = None,
+    resume: Annotated[bool, Parameter(negative="")] = False,
+    max_restarts: int | None = None,
+    config: Path | None = None,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Train a model and keep everything about it in a run's folder.
+
+    Examples:
+
+      syncline train gpt2-tiny
+
+      syncline train resnet18:size=tiny --strategy sharded:group=2 --ranks 4 --steps 50
+
+      syncline train gpt2-tiny --emulate 2x2@200mbit
+
+      syncline train --resume -o runs/gpt2-tiny-data-001 --steps 500
+
+      torchrun --nproc-per-node 4 -m syncline train my_package.my_module:build
+
+    Parameters
+    ----------
+    model:
+        A built-in model (`name` or `name:key=value,...`), or `package.module:function` that returns a
+        module or a Workload. Can be left out with --resume.
+    strategy:
+        How to train: `name` or `name:key=value,...`; `syncline doctor` lists them. Default: data.
+    ranks:
+        How many ranks to start. Default: one for each accelerator, or 2 on a CPU (1 for `single`).
+    emulate:
+        Start the ranks on emulated nodes with slow links between: `2x2@200mbit` is 2 nodes of 2 ranks.
+        Needs root and iproute2.
+    data:
+        stdlib-text, text:PATH, digits, fashion-mnist[:PATH], cifar10:PATH or synthetic. Default: what
+        fits the model.
+    batch:
+        Global batch size, over all ranks. Default: 16.
+    steps:
+        How many steps to train. Default: 100.
+    resume:
+        Go on with the run in the folder given with -o, from its newest checkpoint.
+    max_restarts:
+        Start again from the last checkpoint when a rank fails, at most so many times. Default: 0.
+    config:
+        A TOML file with these and all other settings (optimizer, schedule, checkpoint, evaluation, seed,
+        accumulate, precision, clip_norm, activation_checkpointing, ...); flags win over it. Every run's
+        folder has a complete one, config.toml.
+    output:
+        The run's folder. Default: a new one below `runs`.
+    json:
+        Print the summary as one JSON document on stdout.
+    """
+    apply_slurm_variables()
+    flags = {
+        "model": model,
+        "strategy": strategy,
+        "ranks": ranks,
+        "emulate": emulate,
+        "data": data,
+        "batch": batch,
+        "steps": steps,
+        "max_restarts": max_restarts,
+    }
+    resolved = resolve_config(flags, config, resumed=output if resume else None)
+    if resume and output is None:
+        raise ConfigError("--resume needs the run's folder.\nGive it with -o, such as -o runs/gpt2-tiny-data-001.")
+    ended = start_training(resolved, output, resume=resume)
+    if ended.summary is not None:
+        show_ending(ended, ended.summary, as_json=json)
+    return 128 + ended.signal_number if ended.signal_number else 0
+
+
+def resolve_config(flags: dict[str, Any], path: Path | None, resumed: Path | None) -> TrainConfig:
+    """Settings from, in rising order: the defaults, the resumed run, the file, the flags."""
+    settings: dict[str, Any] = {}
+    if resumed is not None and (resumed / CONFIG_FILE).exists():
+        settings |= read_settings(resumed / CONFIG_FILE)
+    if path is not None:
+        settings |= read_settings(path)
+    settings |= {key: value for key, value in flags.items() if value is not None}
+    if "model" not in settings:
+        raise ConfigError("Which model? Name one, such as: syncline train gpt2-tiny\nSee: syncline train --help")
+    return build_config(settings, str(path) if path else "the command line")
+
+
+def show_ending(ended: Ended, summary: Summary, *, as_json: bool) -> None:
+    """Say what the run came to: a small table on stderr, or JSON on stdout."""
+    if as_json:
+        print(json_module.dumps(asdict(summary), indent=2))
+        return
+    console = Console(stderr=True)
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in _rows(summary):
+        table.add_row(name, value)
+    console.print(table)
+    if summary.status == "stopped":
+        print(f"{summary.reason}; go on with: syncline train --resume -o {ended.folder}", file=sys.stderr)
+    print(ended.folder)
+
+
+def _rows(summary: Summary) -> list[tuple[str, str]]:
+    memory = max(summary.peak_memory_bytes) if summary.peak_memory_bytes else None
+    sent = summary.sent_bytes or {}
+    exactness = "exact" if summary.exact else "inexact"
+    figures = [
+        ("strategy", f"{summary.strategy} ({exactness}), {summary.world_size} ranks, {summary.cluster}"),
+        ("loss", None if summary.final_loss is None else f"{summary.final_loss:.4f}"),
+        ("evaluation loss", None if summary.eval_loss is None else f"{summary.eval_loss:.4f}"),
+        ("step", None if summary.median_step_s is None else show_seconds(summary.median_step_s)),
+        ("speed", None if summary.samples_per_s is None else f"{summary.samples_per_s:.1f} samples/s"),
+        ("peak memory a rank", None if memory is None else show_bytes(memory)),
+        *((f"sent {level} nodes", show_bytes(count)) for level, count in sent.items()),
+    ]
+    return [(name, value) for name, value in figures if value is not None]

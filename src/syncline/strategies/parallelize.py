@@ -1,0 +1,88 @@
+"""`syncline.parallelize`: a strategy for a loop that the user has already."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from syncline.cluster.device import rank_device
+from syncline.cluster.process_group import init_process_group
+from syncline.cluster.rank import current_rank
+from syncline.strategies.protocol import Job, StepOptions, TrainStep
+from syncline.strategies.registry import parse_strategy
+from syncline.workloads.calling import loss_function
+from syncline.workloads.workload import Workload
+
+
+def parallelize(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss_fn: Callable[[Any, Tensor], Tensor] | None = None,
+    *,
+    strategy: str = "data",
+    accumulate: int = 1,
+    precision: Literal["fp32", "bf16"] = "fp32",
+    clip_norm: float | None = None,
+    activation_checkpointing: bool = False,
+) -> TrainStep:
+    """The step that trains `model` with a strategy; call it with each batch of this rank.
+
+    Under torchrun it joins the other ranks; started alone it is the only one. The first rank's weights
+    become everyone's. The returned step is `Stateful`, so `torch.distributed.checkpoint` saves and
+    reshards it; learning-rate schedules may act on `optimizer` as ever.
+
+    Args:
+        model: Called as `model(inputs)`; a `transformers` model by its own convention.
+        optimizer: Made with the model's parameters, before any step.
+        loss_fn: Gets the output and the targets; by default cross-entropy.
+        strategy: `name` or `name:key=value,...`.
+        accumulate: Micro-batches that each batch is cut into.
+        precision: `bf16` runs under autocast.
+        clip_norm: Largest total norm of the gradients.
+        activation_checkpointing: Recompute each block's activations in backward.
+
+    Returns:
+        A step: `loss = step((inputs, targets))` trains and gives this rank's mean loss, detached;
+        `step.evaluate(batch)` gives a loss without training.
+    """
+    rank = current_rank()
+    device = rank_device(rank)
+    chosen = parse_strategy(strategy)
+    chosen.check(
+        world_size=rank.world_size, global_batch=rank.world_size * accumulate, accumulate=accumulate
+    )
+    if not dist.is_initialized():
+        init_process_group(device)
+        atexit.register(_close)
+    model.to(device)
+    _share_first_weights(model)
+    job = Job(
+        model=model,
+        optimizer=optimizer,
+        compute_loss=loss_function(Workload(model=model, loss=loss_fn)),
+        rank=rank,
+        device=device,
+        options=StepOptions(
+            accumulate=accumulate,
+            precision=precision,
+            clip_norm=clip_norm,
+            activation_checkpointing=activation_checkpointing,
+        ),
+    )
+    return chosen.setup(job)
+
+
+def _share_first_weights(model: nn.Module) -> None:
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, src=0)
+
+
+def _close() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

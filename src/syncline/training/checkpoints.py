@@ -1,0 +1,153 @@
+"""Saving and finding checkpoints: asynchronous, resharding, and never harming the last good one.
+
+`torch.distributed.checkpoint` writes into `step-N.partial`; when all ranks' parts are on disk the first
+rank adds `syncline.json` and renames the folder to `step-N`. So what has its final name is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from syncline.cluster.rank import Rank
+from syncline.errors import CheckpointError
+from syncline.strategies.protocol import TrainStep
+from syncline.training.files import write_json
+
+INFO_FILE = "syncline.json"
+_NAME = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """What a checkpoint says of itself, besides its tensors."""
+
+    step: int
+    samples: int
+    train_s: float
+    """Seconds of training up to here, over all starts."""
+    model: str
+    strategy: str
+    world_size: int
+    data_state: dict[str, Any] | None = None
+    schema: int = 1
+
+
+class Checkpoints:
+    """The checkpoints of one run, as one rank writes them."""
+
+    def __init__(self, folder: Path, *, keep: int, rank: Rank) -> None:
+        """Every rank must make this at the same time: it opens a process group of its own."""
+        self.folder = folder
+        self._keep = keep
+        self._is_first = rank.is_first
+        # Saving goes on in a thread beside training: a group of its own keeps their collectives apart.
+        self._group = dist.new_group(backend="gloo")
+        self._pending: Future[Any] | None = None
+        self._finish_error: OSError | None = None
+        if self._is_first:
+            folder.mkdir(parents=True, exist_ok=True)
+            for partial in folder.glob("*.partial"):
+                shutil.rmtree(partial)
+
+    def save(self, state: dict[str, Any], info: CheckpointInfo) -> None:
+        """Copy the state and start writing it; the last save is waited for first."""
+        self.wait()
+        partial = self.folder / f"step-{info.step:08d}.partial"
+        future = dcp.async_save(
+            state, storage_writer=dcp.FileSystemWriter(partial), process_group=self._group
+        )
+        if not isinstance(future, Future):
+            raise TypeError(f"async_save returned {type(future)}, not a future")
+        if self._is_first:
+            future.add_done_callback(lambda done: self._finish(done, partial, info))
+        self._pending = future
+
+    def wait(self) -> None:
+        """Block until what was saved is on disk under its final name."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        try:
+            pending.result()
+            if self._finish_error is not None:
+                raise self._finish_error
+        except (OSError, dcp.CheckpointException) as error:
+            last = latest_checkpoint(self.folder)
+            kept = f"The last good checkpoint is {last}." if last else "There is no earlier checkpoint."
+            raise CheckpointError(
+                f"A checkpoint could not be written to {self.folder}: {error}\n{kept}\n"
+                "Is the disk full, or the folder not writable?"
+            ) from error
+
+    def close(self) -> None:
+        """Wait for the last save and end the group."""
+        self.wait()
+        dist.destroy_process_group(self._group)
+
+    def load(self, step: TrainStep, path: Path) -> None:
+        """Put a checkpoint into a step, whatever strategy and world size it was saved under."""
+        state = step.state_dict()
+        check_fits(state, path)
+        dcp.load(state, storage_reader=dcp.FileSystemReader(path), process_group=self._group)
+        step.load_state_dict(state)
+
+    def _finish(self, done: Future[Any], partial: Path, info: CheckpointInfo) -> None:
+        if done.exception() is not None:
+            return
+        try:
+            write_json(partial / INFO_FILE, asdict(info))
+            final = partial.with_suffix("")
+            if final.exists():
+                shutil.rmtree(final)
+            partial.rename(final)
+            for old in list_checkpoints(self.folder)[: -self._keep]:
+                shutil.rmtree(old)
+        except OSError as error:
+            self._finish_error = error
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The whole checkpoints of a folder, oldest first."""
+    found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
+    return sorted((path for path in found if (path / INFO_FILE).exists()), key=lambda path: path.name)
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint, if there is one."""
+    found = list_checkpoints(folder)
+    return found[-1] if found else None
+
+
+def read_info(path: Path) -> CheckpointInfo:
+    """What a checkpoint says of itself."""
+    try:
+        return CheckpointInfo(**json.loads((path / INFO_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is not a checkpoint of Syncline: {error}") from None
+
+
+def check_fits(state: dict[str, Any], path: Path) -> None:
+    """Refuse a checkpoint that lacks something this state needs, or has it in another shape."""
+    saved = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    for name, value in state.items():
+        if name not in saved:
+            raise CheckpointError(
+                f"The checkpoint {path} has no '{name}': it is of another model or optimizer.\n"
+                "Resume with the model and optimizer of that run, or start a new run in another folder."
+            )
+        entry = saved[name]
+        if isinstance(entry, TensorStorageMetadata) and tuple(entry.size) != tuple(value.shape):
+            raise CheckpointError(
+                f"'{name}' has shape {tuple(entry.size)} in the checkpoint {path} but {tuple(value.shape)} "
+                "in this model.\nResume with the model of that run."
+            )

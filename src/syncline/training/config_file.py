@@ -1,0 +1,120 @@
+"""Reading and writing a run's settings as TOML, with errors that name the file and the key."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from cattrs import ClassValidationError, Converter, transform_error
+from cattrs.errors import ForbiddenExtraKeysError
+
+from syncline.errors import ConfigError, SynclineError
+from syncline.training.config import TrainConfig
+from syncline.training.files import write_text
+
+_CONVERTER = Converter(forbid_extra_keys=True)
+
+
+def _strict(kind: type) -> None:
+    def check(value: Any, _: type) -> Any:
+        accepted = (int, float) if kind is float else kind
+        if not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool)):
+            raise ValueError(f"{value!r} is not {_NAMES[kind]}")
+        return kind(value)
+
+    _CONVERTER.register_structure_hook(kind, check)
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+for _kind in _NAMES:
+    _strict(_kind)
+for _kind in (int, float, str):
+    _CONVERTER.register_structure_hook_func(
+        lambda hint, kind=_kind: hint == kind | None,
+        lambda value, _, kind=_kind: None if value is None else _CONVERTER.structure(value, kind),
+    )
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The keys and values of a TOML file, not yet checked."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"There is no file {path}.") from None
+    except (IsADirectoryError, PermissionError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def build_config(settings: Mapping[str, Any], source: str) -> TrainConfig:
+    """A checked run from keys and values; `source` names the file in errors."""
+    try:
+        return _CONVERTER.structure(dict(settings), TrainConfig)
+    except ClassValidationError as error:
+        known = _known_error(error)
+        raise ConfigError(f"{source}: {known or _explain(error)}") from None
+
+
+def write_config(config: TrainConfig, path: Path) -> None:
+    """Write a run's settings, all of them, so that the file says what was done."""
+    write_text(path, to_toml(dataclasses.asdict(config)))
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """TOML of plain values and one level of tables; what is None is left out.
+
+    Strings, numbers, booleans and lists are written alike in JSON and TOML.
+    """
+    plain = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
+    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items() if value is not None]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", to_toml(table).rstrip("\n")]
+    return "\n".join(lines) + "\n"
+
+
+def _known_error(error: BaseException) -> str | None:
+    """The message of our own check, when that is what failed."""
+    if isinstance(error, SynclineError):
+        return str(error)
+    for inner in getattr(error, "exceptions", ()):
+        message = _known_error(inner)
+        if message:
+            return message
+    return None
+
+
+def _explain(error: ClassValidationError) -> str:
+    keys = _extra_keys(error)
+    if keys:
+        return keys
+    told = (line.split(" @ $.") for line in transform_error(error, format_exception=_format))
+    return "; ".join(f"{parts[-1]}: {parts[0]}" for parts in told)
+
+
+def _format(error: BaseException, kind: type | None) -> str:
+    if isinstance(error, KeyError):
+        return "is missing"
+    if typing.get_origin(kind) is Literal:
+        given = str(error).split(" not in literal")[0]
+        return f"{given!r} is not one of {', '.join(map(str, typing.get_args(kind)))}"
+    if isinstance(error, ValueError) and " is not " in str(error):
+        return str(error)
+    return f"cannot be read as {getattr(kind, '__name__', kind)}"
+
+
+def _extra_keys(error: BaseException) -> str | None:
+    if isinstance(error, ForbiddenExtraKeysError):
+        known = ", ".join(entry.name for entry in dataclasses.fields(error.cl))
+        return f"unknown key {', '.join(sorted(error.extra_fields))}. Known keys there: {known}."
+    for inner in getattr(error, "exceptions", ()):
+        message = _extra_keys(inner)
+        if message:
+            return message
+    return None

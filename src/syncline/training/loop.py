@@ -1,0 +1,176 @@
+"""The training loop of one rank: the same for every strategy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from syncline.cluster.rank import Rank
+from syncline.errors import NonFiniteLossError
+from syncline.strategies.protocol import TrainStep
+from syncline.training.batches import BatchSource, evaluation_batches
+from syncline.training.checkpoints import CheckpointInfo, Checkpoints, latest_checkpoint
+from syncline.training.config import TrainConfig
+from syncline.training.measurements import Measurements
+from syncline.training.progress import ProgressView
+from syncline.training.seeding import seed_everything
+from syncline.training.signals import Outcome, Signals, any_rank, mean_over_ranks
+from syncline.training.sinks import Metrics, Sink
+from syncline.training.stop_flag import StopFlag
+from syncline.workloads.workload import Samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopParts:
+    """What the loop works with."""
+
+    config: TrainConfig
+    rank: Rank
+    device: torch.device
+    step: TrainStep
+    schedule: LRScheduler
+    batches: BatchSource
+    evaluation: Samples | None
+    checkpoints: Checkpoints
+    measurements: Measurements
+    sinks: Sequence[Sink]
+    """Empty on all ranks but the first."""
+    view: ProgressView | None
+    stop: StopFlag
+
+
+class Loop:
+    """Trains from the step after `done` to the last, or until someone wants to stop."""
+
+    def __init__(self, parts: LoopParts, *, done: int) -> None:
+        self.done = done
+        self.stopped = False
+        self.measurements = parts.measurements
+        self._parts = parts
+        self._config = parts.config
+        self._saved = done
+        self._signals = Signals(parts.rank.world_size, parts.device)
+        self._posted: Metrics = {}
+
+    def run(self) -> None:
+        """Train, report, evaluate and save."""
+        while self.done < self._config.steps and not self.stopped:
+            self._train_once()
+            if self._is_due(self._config.evaluation.every) or self._is_due(self._config.checkpoint.every):
+                self._settle()
+            if self.stopped:
+                self._settle()
+        self._settle()
+        self._save()
+
+    def _train_once(self) -> None:
+        parts, number = self._parts, self.done + 1
+        started = time.perf_counter()
+        seed_everything(self._config.seed, number, parts.rank.index)
+        part = parts.step.rows(self._config.batch)
+        batch = parts.batches.rows(number - 1, part)
+        rate = parts.schedule.get_last_lr()[0]
+        loss = parts.step(batch)
+        parts.schedule.step()
+        before = self._signals.read()
+        before_metrics = self._posted
+        self._signals.post(number, loss, stop=parts.stop.is_set)
+        self._posted = {"step": number, "lr": rate, "step_s": time.perf_counter() - started}
+        self.done = number
+        if before is not None:
+            self._take(before, before_metrics)
+
+    def _take(self, outcome: Outcome, metrics: Metrics, eval_loss: float | None = None) -> None:
+        """Act on what a step came to: the same on every rank."""
+        parts = self._parts
+        if not outcome.is_finite:
+            raise NonFiniteLossError(self._not_finite(f"The loss is {outcome.loss} at step {outcome.step}"))
+        self.measurements.add_step(loss=outcome.loss, step_s=metrics["step_s"])
+        self.stopped |= outcome.stop
+        line = {
+            "step": outcome.step,
+            "samples": outcome.step * self._config.batch,
+            "loss": outcome.loss,
+            "lr": metrics["lr"],
+            "step_s": metrics["step_s"],
+            "time_s": self.measurements.train_s,
+        }
+        if eval_loss is not None:
+            line["eval_loss"] = eval_loss
+        for sink in parts.sinks:
+            sink.write(line)
+        if parts.view is not None:
+            speed = self._config.batch / metrics["step_s"]
+            parts.view.show(step=outcome.step, loss=outcome.loss, samples_per_s=speed)
+
+    def _settle(self) -> None:
+        """Read the last step's outcome now, then evaluate and save what is due after it."""
+        outcome = self._signals.read()
+        if outcome is None:
+            return
+        at_end = self.done == self._config.steps
+        eval_loss = None
+        if outcome.is_finite and (at_end or self._is_due(self._config.evaluation.every)):
+            eval_loss = self._evaluate()
+        self._take(outcome, self._posted, eval_loss)
+        if self._is_due(self._config.checkpoint.every) and not at_end:
+            self._save()
+
+    def _evaluate(self) -> float | None:
+        parts = self._parts
+        if parts.evaluation is None or not self._config.evaluation.batches:
+            return None
+        losses = [
+            parts.step.evaluate(batch)
+            for batch in evaluation_batches(
+                parts.evaluation,
+                self._config.batch,
+                self._config.evaluation.batches,
+                part=parts.step.rows(self._config.batch),
+            )
+        ]
+        own = torch.stack(losses).double().mean().item()
+        self.measurements.eval_loss = mean_over_ranks(own, parts.device)
+        return self.measurements.eval_loss
+
+    def _save(self) -> None:
+        if self._saved == self.done:
+            return
+        parts, self._saved = self._parts, self.done
+        broken = not all(bool(p.isfinite().all()) for p in _local_parameters(parts.step.model))
+        if any_rank(broken, parts.device):
+            raise NonFiniteLossError(self._not_finite(f"Weights are not finite after step {self.done}"))
+        info = CheckpointInfo(
+            step=self.done,
+            samples=self.measurements.samples,
+            train_s=self.measurements.train_s,
+            model=self._config.model,
+            strategy=self._config.strategy,
+            world_size=parts.rank.world_size,
+            data_state=parts.batches.state_dict(),
+        )
+        parts.checkpoints.save(parts.step.state_dict(), info)
+
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and self.done % every == 0
+
+    def _not_finite(self, what: str) -> str:
+        self._parts.checkpoints.wait()
+        last = latest_checkpoint(self._parts.checkpoints.folder)
+        kept = f"The last good checkpoint is {last}." if last else "No checkpoint was saved before."
+        return (
+            f"{what} of {self._config.steps}.\n{kept}\n"
+            "Try a lower learning rate ([optimizer] lr), warm-up ([schedule] warmup_steps) or clip_norm "
+            "in the file given with --config."
+        )
+
+
+def _local_parameters(model: torch.nn.Module) -> list[torch.Tensor]:
+    """What this rank holds of the parameters."""
+    return [
+        p.to_local() if isinstance(p, torch.distributed.tensor.DTensor) else p for p in model.parameters()
+    ]

@@ -1,0 +1,81 @@
+"""Showing a run while it goes on: a bar on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+LINE_EVERY_S = 10.0
+
+
+class ProgressView(Protocol):
+    """Shows how far the run is."""
+
+    def show(self, *, step: int, loss: float, samples_per_s: float) -> None:
+        """Show a finished step."""
+        ...
+
+    def close(self) -> None:
+        """Leave the screen tidy."""
+        ...
+
+
+class BarView:
+    """One live line with loss, speed and time left."""
+
+    def __init__(self, title: str, *, steps: int, done: int) -> None:
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("{task.fields[speed]} samples/s"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._bar.add_task(title, total=steps, completed=done, loss="-", speed="-")
+        self._bar.start()
+
+    def show(self, *, step: int, loss: float, samples_per_s: float) -> None:
+        self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", speed=f"{samples_per_s:.1f}")
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class LineView:
+    """A line at the first step, every ten seconds, and at the last step."""
+
+    def __init__(self, title: str, *, steps: int, done: int) -> None:
+        self._title = title
+        self._steps = steps
+        self._first = done + 1
+        self._started = time.monotonic()
+        self._last_shown = 0.0
+
+    def show(self, *, step: int, loss: float, samples_per_s: float) -> None:
+        now = time.monotonic()
+        if step not in (self._first, self._steps) and now - self._last_shown < LINE_EVERY_S:
+            return
+        self._last_shown = now
+        made = step - self._first + 1
+        left_s = (now - self._started) / made * (self._steps - step)
+        print(
+            f"{self._title}: step {step}/{self._steps}  loss {loss:.4f}  {samples_per_s:.1f} samples/s  "
+            f"{left_s:.0f} s left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def progress_view(title: str, *, steps: int, done: int) -> ProgressView:
+    """A bar where someone can watch it, lines in a log."""
+    kind = BarView if sys.stderr.isatty() else LineView
+    return kind(title, steps=steps, done=done)

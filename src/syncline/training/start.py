@@ -1,0 +1,163 @@
+"""Starting a run: checking what was asked, starting its ranks, and saying how it ended."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from syncline.cluster.device import device_type, rank_device
+from syncline.cluster.process_group import process_group
+from syncline.cluster.rank import current_rank, launched_by_torchrun
+from syncline.errors import SynclineError
+from syncline.launch.emulated import launch_emulated, parse_emulation
+from syncline.launch.local import launch_local
+from syncline.launch.stopping import LaunchStopped
+from syncline.strategies.registry import parse_strategy
+from syncline.training.checkpoints import latest_checkpoint, read_info
+from syncline.training.config import TrainConfig
+from syncline.training.config_file import write_config
+from syncline.training.preflight import resolve_workload
+from syncline.training.rank import ENTRY, rank_argument, train_rank
+from syncline.training.run_folder import (
+    CHECKPOINTS_FOLDER,
+    CONFIG_FILE,
+    LOGS_FOLDER,
+    check_resume,
+    default_folder,
+    make_folder,
+)
+from syncline.training.summary import (
+    SUMMARY_FILE,
+    Status,
+    Summary,
+    read_summary,
+    summarise,
+    write_summary,
+)
+
+CPU_RANKS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a run ended."""
+
+    folder: Path
+    summary: Summary | None
+    """None on all ranks but the first, when torchrun started this process."""
+    signal_number: int | None = None
+    """The signal that stopped it."""
+
+
+def start_training(config: TrainConfig, folder: Path | None = None, *, resume: bool = False) -> Ended:
+    """Train a run to its end, on ranks started here or as the rank that torchrun started.
+
+    Raises:
+        SynclineError: The user can act upon it; the run's folder says the same in `summary.json`.
+    """
+    if launched_by_torchrun():
+        return _join(config, folder, resume=resume)
+    config = resolve_run(replace(config, ranks=count_ranks(config)))
+    folder = _open_folder(config, folder, resume=resume)
+    write_config(config, folder / CONFIG_FILE)
+    return _launch(config, folder, resume=resume)
+
+
+def count_ranks(config: TrainConfig) -> int:
+    """How many ranks a run has when it starts them itself."""
+    if config.emulate is not None:
+        return parse_emulation(config.emulate).world_size
+    if config.ranks is not None:
+        return config.ranks
+    if parse_strategy(config.strategy).name == "single":
+        return 1
+    return CPU_RANKS if device_type() == "cpu" else torch.accelerator.device_count()
+
+
+def resolve_run(config: TrainConfig) -> TrainConfig:
+    """The run with its data named; raises what can be known to fail before any rank is started."""
+    strategy = parse_strategy(config.strategy)
+    ranks = config.ranks or 1
+    strategy.check(world_size=ranks, global_batch=config.batch, accumulate=config.accumulate)
+    return resolve_workload(config, ranks)
+
+
+def _open_folder(config: TrainConfig, folder: Path | None, *, resume: bool) -> Path:
+    folder = folder or default_folder(config)
+    if resume:
+        check_resume(folder, config)
+    else:
+        make_folder(folder)
+    return folder
+
+
+def _join(config: TrainConfig, folder: Path | None, *, resume: bool) -> Ended:
+    """Be one of torchrun's ranks; the first one chooses and makes the folder for all."""
+    rank = current_rank()
+    config = resolve_run(replace(config, ranks=rank.world_size))
+    chosen: list[Path | SynclineError | None] = [None]
+    with process_group(rank_device(rank)):
+        if rank.is_first:
+            try:
+                chosen[0] = _open_folder(config, folder, resume=resume or rank.restarts > 0)
+                write_config(config, chosen[0] / CONFIG_FILE)
+            except SynclineError as error:
+                chosen[0] = error
+        dist.broadcast_object_list(chosen)
+    if not isinstance(chosen[0], Path):
+        raise chosen[0] or RuntimeError("the first rank chose no folder")
+    summary = train_rank(config, chosen[0], resume=resume)
+    return Ended(folder=chosen[0], summary=summary)
+
+
+def _launch(config: TrainConfig, folder: Path, *, resume: bool) -> Ended:
+    """Start ranks and wait for them; the folder gets a summary however they end."""
+    started = time.monotonic()
+    (folder / SUMMARY_FILE).unlink(missing_ok=True)
+    try:
+        _run_ranks(config, folder, resume=resume)
+    except LaunchStopped as stopped:
+        summary = _existing_summary(folder) or _ending(config, folder, "stopped", str(stopped), started)
+        return Ended(folder=folder, summary=summary, signal_number=stopped.signal_number)
+    except SynclineError as error:
+        _ending(config, folder, "failed", str(error), started)
+        raise
+    return Ended(folder=folder, summary=read_summary(folder))
+
+
+def _run_ranks(config: TrainConfig, folder: Path, *, resume: bool) -> None:
+    argument, logs = rank_argument(folder, resume=resume), folder / LOGS_FOLDER
+    if config.emulate is None:
+        ranks = config.ranks or 1
+        launch_local(ENTRY, argument, ranks=ranks, logs=logs, max_restarts=config.max_restarts)
+        return
+    emulation = parse_emulation(config.emulate)
+    sent = launch_emulated(
+        ENTRY, argument, emulation=emulation, logs=logs, max_restarts=config.max_restarts
+    )
+    # The counters of the links themselves stand above what ranks know of their sockets.
+    measured = {"inside": sent.inside, "between": sent.between}
+    write_summary(replace(read_summary(folder), sent_bytes=measured), folder)
+
+
+def _existing_summary(folder: Path) -> Summary | None:
+    return read_summary(folder) if (folder / SUMMARY_FILE).exists() else None
+
+
+def _ending(config: TrainConfig, folder: Path, status: Status, reason: str, started: float) -> Summary:
+    """Write the summary of a run whose ranks could not write it themselves."""
+    last = latest_checkpoint(folder / CHECKPOINTS_FOLDER)
+    summary = summarise(
+        config,
+        world_size=config.ranks or 1,
+        steps=read_info(last).step if last else 0,
+        wall_s=time.monotonic() - started,
+        status=status,
+        reason=reason,
+    )
+    write_summary(summary, folder)
+    return summary
