@@ -1,0 +1,1 @@
+"""Decides how a model is split: shardings, their cost in seconds, and the search for the cheapest. Pure."""
