@@ -42,7 +42,7 @@ def pretrained_input(model: nn.Module) -> InputSpec | None:
         return None
     most = getattr(text, "max_position_embeddings", None) or DEFAULT_LENGTH + 1
     length = min(DEFAULT_LENGTH, most - _is_causal(model))
-    if config.is_encoder_decoder:
+    if getattr(config, "is_encoder_decoder", False):
         return InputSpec(kind="token-pairs", shape=(length, length), classes=vocabulary)
     return InputSpec(kind="tokens", shape=(length,), classes=vocabulary)
 
