@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -21,9 +19,8 @@ from syncline.launch.failures import RankFailure, failure_error, first_failure
 from syncline.launch.logs import RankLogs, torch_launcher_log
 from syncline.launch.rank_entry import RankProgram, run_rank
 from syncline.launch.stopping import LaunchStopped, stop_signals
+from syncline.launch.variables import environment
 from syncline.launch.watch import RankWatcher
-
-STOP_TIMEOUT_S = 30
 
 
 def run_agent(entry: str, argument: str, *, logs: Path, config: LaunchConfig, restart: int) -> None:
@@ -58,31 +55,6 @@ def run_agent(entry: str, argument: str, *, logs: Path, config: LaunchConfig, re
         raise ending
 
 
-@contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables that the user has not set, and put everything back at the end."""
-    before = dict(os.environ)
-    for name, value in variables.items():
-        os.environ.setdefault(name, value)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
-
-
-def rank_variables(ranks: int, interface: str) -> dict[str, str]:
-    """What ranks that share this machine need in their environment, unless the user says otherwise.
-
-    Args:
-        ranks: How many ranks share its cores.
-        interface: The network interface that gloo shall use.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {"OMP_NUM_THREADS": str(max(1, cores // ranks)), "GLOO_SOCKET_IFNAME": interface}
-
-
 def _run(program: RankProgram, config: LaunchConfig, watcher: RankWatcher) -> Exception | None:
     """How it ended: returned and not raised, so that no traceback keeps torch's objects alive."""
 
@@ -96,11 +68,12 @@ def _run(program: RankProgram, config: LaunchConfig, watcher: RankWatcher) -> Ex
     except SignalException as error:
         return LaunchStopped(error.sigval)
     except ChildFailedError as error:
-        return failure_error(first_failure(program.logs) or _from_torch(error), program.logs)
+        first = first_failure(program.logs, program.restart)
+        return failure_error(first or _from_torch(error), program.logs)
     except RendezvousError as error:
-        failure = first_failure(program.logs)
-        if failure is not None:
-            return failure_error(failure, program.logs)
+        first = first_failure(program.logs, program.restart)
+        if first is not None:
+            return failure_error(first, program.logs)
         return ClusterError(f"The ranks cannot find each other: {error}")
     return None
 

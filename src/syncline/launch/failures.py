@@ -88,11 +88,17 @@ def read_failures(logs: Path) -> list[RankFailure]:
     return sorted(_parse_all(logs), key=lambda failure: failure.time_s)
 
 
-def first_failure(logs: Path) -> RankFailure | None:
-    """The earliest failure of the latest start, or None when no rank failed."""
+def first_failure(logs: Path, restart: int | None = None) -> RankFailure | None:
+    """The earliest failure of one start, or None when no rank failed.
+
+    Args:
+        logs: The folder of the logs.
+        restart: Which start, counted from 0; the latest that had a failure when not given.
+    """
     failures = read_failures(logs)
-    latest = max((failure.restart for failure in failures), default=0)
-    return next((failure for failure in failures if failure.restart == latest), None)
+    if restart is None:
+        restart = max((failure.restart for failure in failures), default=0)
+    return next((failure for failure in failures if failure.restart == restart), None)
 
 
 def failure_error(failure: RankFailure, logs: Path) -> SynclineError:
@@ -110,6 +116,29 @@ def failure_error(failure: RankFailure, logs: Path) -> SynclineError:
     error.args = (failure.message,)
     error.add_note(f"raised by rank {failure.rank}; its log: {log_path(logs, failure.rank)}")
     return error
+
+
+def death_text(exit_code: int) -> str:
+    """What became of a process, to follow its name in a sentence."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    causes = {"SIGKILL": ": perhaps out of memory", "SIGBUS": ": perhaps the shared memory is full"}
+    return f"was killed by {name}{causes.get(name, '')}"
+
+
+def tail_text(log: Path) -> str:
+    """The last lines that a process wrote since its last start, with a heading; or nothing."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return ""
+    _, mark, latest = text.rpartition(START_MARK)
+    lines = latest.splitlines()[1 if mark else 0 :][-LOG_TAIL_LINES:]
+    return "The end of its log:\n" + "".join(f"  {line}\n" for line in lines) if lines else ""
 
 
 def _parse_all(logs: Path) -> Iterator[RankFailure]:
@@ -130,24 +159,4 @@ def _message(failure: RankFailure, logs: Path) -> str:
     if failure.classes:
         first = f"Rank {failure.rank} raised {failure.classes[0]}: {failure.message}"
         return f"{first}\n\n{failure.traceback.rstrip()}\n\nIts log: {log}"
-    return f"Rank {failure.rank} {_death(failure.exit_code)}.\n{_tail(log)}Its log: {log}"
-
-
-def _death(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = f"signal {-exit_code}"
-    causes = {"SIGKILL": ": perhaps out of memory", "SIGBUS": ": perhaps the shared memory is full"}
-    return f"was killed by {name}{causes.get(name, '')}"
-
-
-def _tail(log: Path) -> str:
-    try:
-        text = log.read_text(errors="replace")
-    except OSError:
-        return ""
-    lines = text.rpartition(START_MARK)[2].splitlines()[1:][-LOG_TAIL_LINES:]
-    return "The end of its log:\n" + "".join(f"  {line}\n" for line in lines) if lines else ""
+    return f"Rank {failure.rank} {death_text(failure.exit_code)}.\n{tail_text(log)}Its log: {log}"

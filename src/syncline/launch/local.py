@@ -9,9 +9,11 @@ from pathlib import Path
 from torch.distributed.launcher import LaunchConfig
 
 from syncline.errors import ConfigError
-from syncline.launch.agent import STOP_TIMEOUT_S, environment, rank_variables, run_agent
+from syncline.launch.agent import run_agent
 from syncline.launch.failures import clear_failures
 from syncline.launch.restarting import with_restarts
+from syncline.launch.stopping import STOP_TIMEOUT_S
+from syncline.launch.variables import environment, rank_variables
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 

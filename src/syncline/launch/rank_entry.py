@@ -51,21 +51,20 @@ def run_rank(program: RankProgram) -> None:
     try:
         resolve_entry(program.entry)(program.argument)
     except BaseException as error:
-        if isinstance(error, SystemExit) and not error.code:
-            return
-        failure = describe_exception(error, rank=rank, restart=program.restart)
-        write_failure(failure, program.logs)
-        os.write(log, failure.traceback.encode())
-        if isinstance(error, KeyboardInterrupt):
-            # Torch would take a rank that ends so for one that still works.
-            sys.exit(EXIT_INTERRUPTED)
-        raise
-    finally:
-        sys.stdout.flush()
-        # From here torch has the rank wait for the others, unless it is told to end.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _end)
-        program.watcher.send((rank, os.getpid(), True))
+        if not isinstance(error, SystemExit) or error.code:
+            _on_stop_signal(signal.SIG_DFL)
+            failure = describe_exception(error, rank=rank, restart=program.restart)
+            write_failure(failure, program.logs)
+            sys.stdout.flush()
+            os.write(log, failure.traceback.encode())
+            if isinstance(error, KeyboardInterrupt):
+                # Torch would take a rank that ends so for one that still works.
+                sys.exit(EXIT_INTERRUPTED)
+            raise
+    sys.stdout.flush()
+    # From here torch has the rank wait for the others, unless it is told to end.
+    _on_stop_signal(_end)
+    program.watcher.send((rank, os.getpid(), True))
 
 
 def resolve_entry(entry: str) -> Callable[[str], object]:
@@ -83,9 +82,13 @@ def die_with_parent(parent: int) -> None:
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
-    for stop in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(stop, signal.SIG_IGN)
+    _on_stop_signal(signal.SIG_IGN)
     sys.exit(128 + number)
+
+
+def _on_stop_signal(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
 
 
 def _open_log(logs: Path, rank: int, restart: int) -> int:

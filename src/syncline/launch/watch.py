@@ -21,6 +21,7 @@ from pathlib import Path
 from syncline.launch.failures import RankFailure, read_failures, write_failure
 
 FAILURE_GRACE_S = 10.0
+"""How long the other ranks may take to end after one has failed."""
 NOTICE_DELAY_S = 0.1
 """A death is noticed a moment after it happened, when a peer may have reported the lost connection."""
 
@@ -40,13 +41,12 @@ class RankWatcher(threading.Thread):
     done, as `(rank, pid, is_done)`.
     """
 
-    def __init__(self, logs: Path, *, restart: int = 0, grace_s: float = FAILURE_GRACE_S) -> None:
+    def __init__(self, logs: Path, *, restart: int) -> None:
         super().__init__(name="rank-watcher", daemon=True)
         self.announcements: Connection
         self._inbox, self.announcements = multiprocessing.get_context("spawn").Pipe(duplex=False)
         self._logs = logs
         self._restart = restart
-        self._grace_s = grace_s
         self._ranks: dict[int, _Watched] = {}
         self._kill_at_s: float | None = None
         self._has_failed = False
@@ -113,7 +113,7 @@ class RankWatcher(threading.Thread):
         was_asked = self._has_failed and exit_code in ASKED_TO_END
         if not self._has_failed:
             self._has_failed = True
-            self._kill_at_s = time.monotonic() + self._grace_s
+            self._kill_at_s = time.monotonic() + FAILURE_GRACE_S
         if not was_asked and not self._has_explained(dead.rank):
             failure = RankFailure(
                 rank=dead.rank,
