@@ -241,6 +241,8 @@ def test_data_that_does_not_fit_is_refused_before_it_is_read() -> None:
         load_workload("gpt2-tiny", data="digits")
     with pytest.raises(DataError, match="no data set 'cifar'"):
         load_workload("resnet18:size=tiny", data="cifar:/nowhere")
+    with pytest.raises(DataError, match="no file or folder /nowhere"):
+        load_workload("resnet18:size=tiny", data="cifar10:/nowhere")
 
 
 def test_errors_that_explain_themselves_are_passed_on(write: Write) -> None:

@@ -104,7 +104,10 @@ def check_data(spec: str, input: InputSpec) -> tuple[DataSource, Path]:
             f"Data '{spec}' is text as bytes, of which there are {BYTES}, but the vocabulary of the model "
             f"has {input.classes}.\nUse a vocabulary of {BYTES} or more, or the data set synthetic."
         )
-    return source, Path(argument).expanduser()
+    path = Path(argument).expanduser()
+    if not path.exists():
+        raise DataError(f"Data '{spec}': there is no file or folder {path.absolute()}.")
+    return source, path
 
 
 def data_names(input: InputSpec | None = None) -> list[str]:

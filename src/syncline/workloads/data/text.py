@@ -40,8 +40,6 @@ def load_stdlib_text(input: InputSpec) -> Data:
 def load_text(path: Path, input: InputSpec) -> Data:
     """The bytes of a file, or of every readable text file in a folder in order of their paths."""
     name = f"text:{path}"
-    if not path.exists():
-        raise DataError(f"Data '{name}': there is no file or folder {path.absolute()}.")
     if path.is_dir():
         return split_text(name, _read_folder(name, path), input)
     try:
