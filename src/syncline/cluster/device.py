@@ -26,5 +26,5 @@ def rank_device(rank: Rank) -> torch.device:
 def backend_for(kind: str) -> str:
     """The `torch.distributed` backends for tensors of a device, with gloo for CPU tensors always."""
     if kind == "cpu":
-        return "cpu:gloo"
+        return "gloo"
     return f"cpu:gloo,{kind}:{torch.distributed.get_default_backend_for_device(kind)}"
