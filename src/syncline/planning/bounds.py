@@ -78,17 +78,18 @@ class Ascent:
         self._ceiling = ceiling
         self._margin = 0.0
         self._guessing = start is not None
-        self._forward = start is None or start.forward
-        self._held: list[Floats] = []
         self._handed = [0.0] * len(instance.tables)
-        self._taken: tuple[list[Floats], list[Floats]] = ([], [])  # at u of each edge, at v of each edge
-        self._resume(start or _cold_start(instance))
+        self._held: list[Floats] = (
+            _zeros(instance) if start is None else _cut(instance, start.held, start.forward)
+        )
+        taken = _surely(instance) if start is None else _cut(instance, start.taken, not start.forward)
+        self._taken = (
+            taken,
+            list(taken),
+        )  # at u and at v of each edge; the far one is written before it is read
+        self._face(start is None or start.forward)
         self._retained = [float(self._at_rest(node).min()) for node in range(len(instance.costs))]
         self.lower = sum(self._retained)
-
-    def cost(self) -> int:
-        """The cells that one more pass would visit."""
-        return sum(table.matrix.size for table in self.instance.tables)
 
     def offer(self, choice: Sequence[int]) -> None:
         """Lowers U to the value of this choice of remaining configurations, if it is lower."""
@@ -103,7 +104,8 @@ class Ascent:
         chosen = [0] * len(self._sweep)
         for node in self._sweep if self._forward else reversed(self._sweep):
             gathered, promised = self._gather(node)
-            lowest = float(gathered.min())
+            lowest = float(np.minimum.reduce(gathered))
+            self._raise_lower(node, lowest)
             if self.upper < np.inf:
                 survivors = self._survivors(gathered, lowest)
                 if survivors is not None:
@@ -115,30 +117,40 @@ class Ascent:
         if self._guessing:
             self.offer(chosen)
         self._guessing = True
-        self._forward = not self._forward
         self.passes += 1
-        self._remember()
+        self._face(not self._forward)
+        if all(kept is None for kept in self.instance.kept):
+            self.remembered = WarmStart(self._forward, tuple(self._held), tuple(self._near))
+
+    def _face(self, forward: bool) -> None:
+        """Sets the direction of the next pass: which edges of a node come before it, which end is near."""
+        edges = self.instance.incoming, self.instance.outgoing
+        self._forward = forward
+        self._before, self._after = edges if forward else edges[::-1]
+        self._near, self._far = self._taken if forward else self._taken[::-1]
 
     def _gather(self, node: int) -> tuple[Floats, Floats]:
         """h of the node, and the part of it that comes from nodes not yet visited."""
-        before, after = self._sides(node)
-        near, far = self._taken if self._forward else self._taken[::-1]
         promised = self.instance.costs[node]
-        for edge in after:
-            promised = promised + near[edge]
-        gathered, given = promised, self._retained[node]
-        for edge in before:
-            gathered = gathered + far[edge]
-            given += self._handed[edge]
-        self.lower += float(gathered.min()) - given
+        for edge in self._after[node]:
+            promised = promised + self._near[edge]
+        gathered = promised
+        for edge in self._before[node]:
+            gathered = gathered + self._far[edge]
         return gathered, promised
 
+    def _raise_lower(self, node: int, lowest: float) -> None:
+        """Replaces what the node and the edges before it had in L by what the node has now."""
+        self.lower += lowest - self._retained[node]
+        for edge in self._before[node]:
+            self.lower -= self._handed[edge]
+            self._handed[edge] = 0.0
+
     def _survivors(self, gathered: Floats, lowest: float) -> Ints | None:
-        limit = lowest + max(self.upper - self.lower, 0.0) + self._margin
-        alive = gathered <= limit
+        alive = gathered <= lowest + max(self.upper - self.lower, 0.0) + self._margin
         if np.count_nonzero(alive) > WORTHWHILE * len(alive):
             return None
-        return np.flatnonzero(alive)
+        return alive.nonzero()[0]
 
     def _restrict(self, node: int, survivors: Ints) -> None:
         self.instance.restrict(node, survivors)
@@ -148,52 +160,29 @@ class Ascent:
             self._taken[1][edge] = self._taken[1][edge][survivors]
 
     def _guess(self, node: int, promised: Floats, chosen: Sequence[int]) -> int:
-        for edge in self._sides(node)[0]:
+        for edge in self._before[node]:
             u, v = self.instance.ends[edge]
             table = self.instance.tables[edge]
             promised = promised + (table.row(chosen[u]) if self._forward else table.col(chosen[v]))
         return int(promised.argmin())
 
     def _hand_on(self, node: int, gathered: Floats, lowest: float) -> None:
-        before, after = self._sides(node)
-        near, far = self._taken if self._forward else self._taken[::-1]
-        share = 1.0 / max(len(before), len(after), 1)
+        after = self._after[node]
+        share = 1.0 / max(len(self._before[node]), len(after), 1)
         self._retained[node] = (1.0 - len(after) * share) * lowest
-        for edge in before:
-            self._handed[edge] = 0.0
         for edge in after:
             self._handed[edge] = share * lowest
-            held = self._held[edge] = share * gathered - near[edge]
-            far[edge] = send(self.instance.tables[edge], held, self._forward)
-
-    def _sides(self, node: int) -> tuple[list[int], list[int]]:
-        """The edges to nodes visited before and after this one."""
-        sides = self.instance.incoming[node], self.instance.outgoing[node]
-        return sides if self._forward else sides[::-1]
+            held = self._held[edge] = share * gathered - self._near[edge]
+            self._far[edge] = send(self.instance.tables[edge], held, self._forward)
 
     def _at_rest(self, node: int) -> Floats:
         """The node's part of L between two passes."""
-        before, after = self._sides(node)
         total = self.instance.costs[node]
-        for edge in after:
-            total = total + self._taken[0 if self._forward else 1][edge]
-        for edge in before:
+        for edge in self._after[node]:
+            total = total + self._near[edge]
+        for edge in self._before[node]:
             total = total - self._held[edge]
         return total
-
-    def _resume(self, start: WarmStart) -> None:
-        for (u, v), held, taken in zip(self.instance.ends, start.held, start.taken, strict=True):
-            near, far = (u, v) if self._forward else (v, u)
-            near_kept, far_kept = self.instance.kept[near], self.instance.kept[far]
-            self._held.append(held if far_kept is None else held[far_kept])
-            taken = taken if near_kept is None else taken[near_kept]
-            self._taken[0].append(taken)
-            self._taken[1].append(taken)  # the far end's is written before it is read
-
-    def _remember(self) -> None:
-        if all(kept is None for kept in self.instance.kept):
-            near = self._taken[0 if self._forward else 1]
-            self.remembered = WarmStart(self._forward, tuple(self._held), tuple(near))
 
 
 def send(table: Table, held: Floats, forward: bool) -> Floats:
@@ -201,18 +190,29 @@ def send(table: Table, held: Floats, forward: bool) -> Floats:
     near, far = (table.rows, table.cols) if forward else (table.cols, table.rows)
     if near is not None:
         held = near.lowest(held)
-    taken = (table.matrix + held[:, None]).min(0) if forward else (table.matrix + held).min(1)
+    if forward:
+        taken = np.minimum.reduce(table.matrix + held[:, None], axis=0)
+    else:
+        taken = np.minimum.reduce(table.matrix + held, axis=1)
     return taken if far is None else taken[far.labels]
 
 
-def _cold_start(instance: Instance) -> WarmStart:
-    """Edges that hold nothing; all that they surely cost is taken at u."""
+def _zeros(instance: Instance) -> list[Floats]:
+    """Nothing held by any edge from its v."""
+    return [np.zeros(len(instance.costs[v])) for _, v in instance.ends]
+
+
+def _surely(instance: Instance) -> list[Floats]:
+    """What each edge costs at least, by configuration of u."""
     known: dict[int, Floats] = {}
-    held, taken = [], []
-    for (_, v), table in zip(instance.ends, instance.tables, strict=True):
+    for table in instance.tables:
         if id(table) not in known:
             lowest = table.matrix.min(1)
             known[id(table)] = lowest if table.rows is None else lowest[table.rows.labels]
-        taken.append(known[id(table)])
-        held.append(np.zeros(len(instance.costs[v])))
-    return WarmStart(True, tuple(held), tuple(taken))
+    return [known[id(table)] for table in instance.tables]
+
+
+def _cut(instance: Instance, vectors: Sequence[Floats], at_v: bool) -> list[Floats]:
+    """Vectors over the original configurations of the edges' ends u or v, at those that remain."""
+    kept = [instance.kept[v if at_v else u] for u, v in instance.ends]
+    return [vector if left is None else vector[left] for vector, left in zip(vectors, kept, strict=True)]

@@ -127,7 +127,7 @@ class _Scheduler:
     def __init__(self, instance: Instance, fold: bool) -> None:
         self._fold = fold
         self._sizes = instance.sizes()
-        self._own_numbers = number_equal(instance.costs)
+        self._own_numbers = number_equal(instance.costs) if fold else range(len(instance.costs))
         self._plan = Schedule()
         self._joined: dict[tuple[int, int], tuple[Classes | None, ...]] = {}
         self._known: dict[object, tuple[int, int]] = {}

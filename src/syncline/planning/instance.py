@@ -62,6 +62,13 @@ class Instance:
         """How many configurations each node has left."""
         return [len(costs) for costs in self.costs]
 
+    def neighbours(self) -> list[set[int]]:
+        """The neighbours of each node."""
+        return [
+            {self.ends[edge][0] for edge in before} | {self.ends[edge][1] for edge in after}
+            for before, after in zip(self.incoming, self.outgoing, strict=True)
+        ]
+
     def undecided(self) -> tuple[Instance, list[int]]:
         """The nodes with several configurations left, as an instance of their own.
 

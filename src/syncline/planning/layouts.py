@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+WORTH_COLLAPSING = 512
+"""The cells from which looking for equal rows pays."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,12 @@ class Table:
 
 
 def collapse(matrix: Floats) -> Table:
-    """The table of a full matrix, with equal rows and equal columns kept once."""
+    """The table of a full matrix, with equal rows and equal columns kept once.
+
+    A small matrix is left as it is.
+    """
+    if matrix.size < WORTH_COLLAPSING:
+        return Table(matrix.copy(), None, None)
     rows = row_classes(matrix)
     reduced = matrix if rows is None else matrix[rows.first]
     cols = row_classes(np.ascontiguousarray(reduced.T))
@@ -103,15 +110,24 @@ def collapse(matrix: Floats) -> Table:
 def row_classes(matrix: Floats) -> Classes | None:
     """Groups equal rows; None when all differ.
 
-    Rows are grouped by a 64-bit hash and then compared, so that a collision can only miss a saving.
+    Rows are grouped by a hash of some of their entries, then of all; only rows that compare equal share
+    a class, so that a collision can at worst miss a saving.
     """
+    for stride in (1 + matrix.shape[1] // 16, 1):
+        classes = Classes.of(_hashes(matrix[:, ::stride]))
+        if classes.count == len(matrix):
+            return None
+        if (matrix[classes.first[classes.labels]] == matrix).all():
+            return classes
+    return None
+
+
+def _hashes(matrix: Floats) -> NDArray[np.int64]:
+    """A 64-bit number for each row, equal for equal rows."""
     bits = (matrix + 0.0).view(np.uint64)  # adding 0.0 makes -0.0 and 0.0 the same bits
     bits ^= bits >> np.uint64(29)
     bits *= _multipliers(matrix.shape[1])
-    classes = Classes.of(bits.sum(axis=1).view(np.int64))
-    if classes.count == len(matrix) or (matrix[classes.first[classes.labels]] != matrix).any():
-        return None
-    return classes
+    return bits.sum(axis=1).view(np.int64)
 
 
 @cache

@@ -55,21 +55,21 @@ class Structure:
         """The distinct tables of the edges, by identity."""
         return {id(edge.table): edge.table for edge in self.edges}
 
-    def reach(self) -> float:
-        """The sum over the edges of their greatest finite cost, in size."""
-        greatest = {key: greatest_size(table.matrix) for key, table in self.distinct().items()}
+    def reach(self) -> float | None:
+        """The sum over the edges of their greatest finite cost, in size; None if all costs are finite."""
+        distinct = self.distinct()
+        if all(table.matrix.max() < np.inf for table in distinct.values()):
+            return None
+        greatest = {key: greatest_size(table.matrix) for key, table in distinct.items()}
         return math.fsum(greatest[id(edge.table)] for edge in self.edges)
 
     def capped(self, cap: float) -> Structure:
-        """The structure with ``cap`` in place of infinite edge costs; itself when it has none."""
+        """The structure with ``cap`` in place of infinite edge costs."""
         tables = {
             key: Table(np.minimum(table.matrix, cap), table.rows, table.cols)
             for key, table in self.distinct().items()
-            if np.isinf(table.matrix).any()
         }
-        if not tables:
-            return self
-        edges = tuple(Edge(edge.u, edge.v, tables.get(id(edge.table), edge.table)) for edge in self.edges)
+        edges = tuple(Edge(edge.u, edge.v, tables[id(edge.table)]) for edge in self.edges)
         return Structure(self.sizes, edges, self.sweep)
 
     def neighbours(self) -> list[set[int]]:
@@ -115,9 +115,13 @@ def check_node_costs(node_costs: Sequence[ArrayLike]) -> list[Floats]:
     Raises:
         ValueError: for an empty or many-dimensional array, or a cost that is NaN or -inf.
     """
-    checked = []
+    checked: list[Floats] = []
+    seen: dict[int, Floats] = {}
     for node, given in enumerate(node_costs):
-        costs = np.asarray(given, dtype=np.float64)
+        if id(given) in seen:
+            checked.append(seen[id(given)])
+            continue
+        costs = seen[id(given)] = np.asarray(given, dtype=np.float64)
         if costs.ndim != 1 or not costs.size:
             raise ValueError(
                 f"The costs of node {node} have shape {costs.shape}; "

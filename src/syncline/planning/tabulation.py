@@ -11,6 +11,7 @@ that attains it.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -30,7 +31,7 @@ class Tabulation:
         """Computes all tables of the plan; a message is dropped after its last use."""
         self._plan = plan
         self._costs = node_costs
-        self._back: dict[int, NDArray[np.unsignedinteger]] = {}
+        self._back: dict[int, NDArray[np.integer]] = {}
         self._members: dict[int, Ints] = {}
         self._arrays = dict(plan.arrays)
         last_uses = plan.last_uses()
@@ -84,10 +85,11 @@ class Tabulation:
         shape = [1] * (len(step.scope) + 1)
         for axis, place in enumerate(places):
             shape[place] = array.shape[axis]
-        return np.ascontiguousarray(array.transpose(np.argsort(places))).reshape(shape)
+        order = sorted(range(len(places)), key=places.__getitem__)
+        return np.ascontiguousarray(array.transpose(order)).reshape(shape)
 
 
-def minimise(terms: Sequence[Floats], shape: tuple[int, ...]) -> tuple[Floats, NDArray[np.unsignedinteger]]:
+def minimise(terms: Sequence[Floats], shape: tuple[int, ...]) -> tuple[Floats, NDArray[np.integer]]:
     """The minimum over the last axis of the sum of the terms, and where it is attained first.
 
     Args:
@@ -96,14 +98,20 @@ def minimise(terms: Sequence[Floats], shape: tuple[int, ...]) -> tuple[Floats, N
     """
     size = terms[0].shape[-1]
     ordered = sorted(terms, key=lambda term: term.size)
+    if math.prod(shape) * size <= BLOCK_CELLS:
+        return _lowest(_sum(ordered))
     message = np.empty(shape)
     back = np.empty(shape, dtype=np.min_scalar_type(size - 1))
     for block in blocks(shape, max(1, BLOCK_CELLS // size)):
-        table = _sum([_part(term, block) for term in ordered])
-        lowest = table.argmin(-1)
-        back[block] = lowest
-        message[block] = np.take_along_axis(table, lowest[..., None], -1)[..., 0]
+        message[block], back[block] = _lowest(_sum([_part(term, block) for term in ordered]))
     return message, back
+
+
+def _lowest(table: Floats) -> tuple[Floats, NDArray[np.integer]]:
+    size = table.shape[-1]
+    back = table.argmin(-1)
+    message = table.reshape(-1)[back.reshape(-1) + np.arange(0, table.size, size)].reshape(back.shape)
+    return message, back.astype(np.min_scalar_type(size - 1))
 
 
 def blocks(shape: tuple[int, ...], limit: int) -> Iterator[tuple[slice, ...]]:
