@@ -34,6 +34,12 @@ class DataError(SynclineError):
     title = "Wrong data"
 
 
+class CaptureError(SynclineError):
+    """The model's computation graph cannot be captured, so it cannot be planned."""
+
+    title = "The model cannot be captured"
+
+
 class StrategyError(SynclineError):
     """The strategy does not exist, or cannot run as asked."""
 
