@@ -17,7 +17,7 @@ from syncline.cluster.collectives import (
 )
 from syncline.cluster.mesh import Mesh
 from syncline.cluster.presets import cluster_from
-from syncline.cluster.topology import Cluster, Device, Level
+from syncline.cluster.topology import Cluster, Device, Level, Slowdown
 
 DEVICE = Device(flops_per_s=1e12, memory_bytes=1 << 30, memory_bytes_per_s=1e11)
 MEGABYTE = 1e6
@@ -163,6 +163,13 @@ def test_send_takes_the_outermost_level():
     cluster = cluster_of((4, 1e10, 1e-6), (2, 1e9, 1e-5))
     assert seconds(cluster, "send", (4, 1), 1e6) == pytest.approx(1e-6 + 1e-4)
     assert seconds(cluster, "send", (4, 2), 1e6) == pytest.approx(1e-5 + 1e-3)
+
+
+def test_a_measured_slowdown_multiplies_the_time_of_its_collective():
+    level = Level(name="node", size=4, bytes_per_s=1e9, latency_s=1e-4, slowdown=Slowdown(reduce_scatter=2.5))
+    cluster = Cluster(name="slow", device=DEVICE, levels=(level,))
+    gather, scatter = (seconds(cluster, kind, (4,), MEGABYTE) for kind in ("all_gather", "reduce_scatter"))
+    assert scatter == pytest.approx(2.5 * gather)
 
 
 @given(groups(), kinds, st.lists(sizes, min_size=1, max_size=8))

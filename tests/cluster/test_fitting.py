@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from syncline.cluster.collectives import ring_terms
 from syncline.cluster.fitting import LinkSample, fit_link, nonnegative_least_squares
 from syncline.cluster.probe_points import PROBED
+from syncline.cluster.topology import Slowdown
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 
@@ -28,6 +29,7 @@ def test_exact_times_give_their_figures_back(latency_s, bytes_per_s, members):
     fit = fit_link(samples_of(latency_s, bytes_per_s, members))
     assert fit.latency_s == pytest.approx(latency_s, rel=1e-4)
     assert fit.error < 1e-6
+    assert fit.slowdown == Slowdown()
     # At the fastest links all messages here are latency: their bandwidth cannot be told exactly.
     assert fit.bytes_per_s == pytest.approx(bytes_per_s, rel=1e-2)
 
@@ -42,12 +44,24 @@ def test_noisy_times_give_figures_that_are_near(seed):
     assert set(fit.error_by_kind) == set(PROBED)
 
 
-def test_a_collective_that_does_not_fit_shows():
-    def slow_send(index: int) -> float:
-        return 5.0 if PROBED[index // len(SIZES)] == "send" else 1.0
+def test_a_collective_that_a_library_does_slowly_gets_a_factor():
+    def slow_scatter(index: int) -> float:
+        return 2.5 if PROBED[index // len(SIZES)] == "reduce_scatter" else 1.0
 
-    fit = fit_link(samples_of(1e-4, 1e9, 2, slow_send))
-    assert fit.error_by_kind["send"] > 2 * fit.error_by_kind["all_reduce"]
+    fit = fit_link(samples_of(1e-4, 1e9, 2, slow_scatter))
+    assert fit.slowdown.reduce_scatter == pytest.approx(2.5, rel=0.05)
+    assert fit.slowdown == Slowdown(reduce_scatter=fit.slowdown.reduce_scatter)
+    assert fit.bytes_per_s == pytest.approx(1e9, rel=0.05)
+    assert fit.error < 0.05
+
+
+def test_a_collective_that_does_not_fit_shows():
+    def erratic_send(index: int) -> float:
+        kind, size = divmod(index, len(SIZES))
+        return (1, 1, 10, 10)[size] if PROBED[kind] == "send" else 1.0
+
+    fit = fit_link(samples_of(1e-4, 1e9, 2, erratic_send))
+    assert fit.error_by_kind["send"] == max(fit.error_by_kind.values()) > 0.3
 
 
 def test_times_that_do_not_grow_still_give_a_bandwidth():

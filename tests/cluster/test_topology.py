@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syncline.cluster.cluster_file import format_cluster, load_cluster, save_cluster
-from syncline.cluster.topology import Cluster, Device, Level
+from syncline.cluster.topology import Cluster, Device, Level, Slowdown
 from syncline.errors import ClusterError
 
 DEVICE = Device(name="small", flops_per_s=1e12, memory_bytes=8 << 30, memory_bytes_per_s=1e11)
@@ -37,6 +37,7 @@ def clusters(draw):
             size=draw(st.integers(1, 9)),
             bytes_per_s=draw(positive),
             latency_s=draw(st.floats(0, 10)),
+            slowdown=Slowdown(reduce_scatter=draw(st.floats(0.5, 4)), send=draw(st.sampled_from([1.0, 2.0]))),
         )
         for name in names
     )
@@ -79,6 +80,7 @@ def test_bfloat16_has_its_own_rate_where_it_is_known():
         (NODE, {"bytes_per_s": 0.0}, "bytes_per_s of level 'node' is 0.0"),
         (NODE, {"latency_s": -1.0}, "latency_s of level 'node' is -1.0"),
         (NODE, {"name": "My node"}, "cannot be called 'My node'"),
+        (Slowdown(), {"send": 0.0}, "slowdown of send is 0.0"),
         (CLUSTER, {"schema": 2}, "schema of cluster 'two' is 2"),
         (CLUSTER, {"levels": (NODE, NODE)}, "several levels called 'node'"),
     ],
@@ -139,6 +141,16 @@ def test_the_smallest_file_takes_its_name_from_the_path(tmp_path):
             "device.flops_per_s: is 'fast', but must be",
         ),
         ("flops_per_s = 1000000000000.0\n", "", "device.flops_per_s: is missing"),
+        (
+            "size = 4",
+            "size = 4\nslowdown = {sned = 2}",
+            "level[0].slowdown: unknown key 'sned'; allowed: all_red",
+        ),
+        (
+            "size = 4",
+            "size = 4\nslowdown = 2",
+            "level[0].slowdown: has the wrong shape (must be a [level.slow",
+        ),
         ("schema = 1", "schema = ", "is not TOML"),
     ],
 )

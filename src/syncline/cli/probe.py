@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import shutil
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +16,9 @@ from rich.table import Table
 from syncline.cli.probe_rank import ENTRY, ProbeRequest, measure
 from syncline.cli.units import show_bytes, show_seconds
 from syncline.cluster.cluster_file import save_cluster
-from syncline.cluster.probe_report import LinkReport, ProbeReport
+from syncline.cluster.probe_report import ProbeReport
 from syncline.cluster.rank import current_rank, launched_by_torchrun
-from syncline.errors import ClusterError
+from syncline.errors import ClusterError, ConfigError
 from syncline.launch.emulated import launch_emulated, parse_emulation
 from syncline.launch.local import launch_local
 from syncline.launch.slurm import apply_slurm_variables
@@ -96,40 +97,38 @@ def show_report(report: ProbeReport, console: Console) -> None:
     for link in report.links:
         for kind, error in link.fit.error_by_kind.items():
             if error > _POOR_FIT:
-                console.print(f"[yellow]{kind} in level {link.level} is {error:.0%} off its fit[/]")
+                console.print(f"[yellow]{kind} ({link.level}) is typically {error:.0%} off these figures[/]")
 
 
 def _level_table(report: ProbeReport) -> Table:
-    table = Table("level", "size", "one rank sends", "latency", "fit is off by", "samples")
+    table = Table("level", "size", "a rank sends", "latency", "slower", "fit off by")
     for level, link in zip(report.cluster.levels, report.links, strict=True):
         table.add_row(
             level.name,
             str(level.size),
             f"{show_bytes(level.bytes_per_s)}/s",
             show_seconds(level.latency_s),
+            "\n".join(
+                f"{kind} ×{factor:.3g}" for kind, factor in asdict(level.slowdown).items() if factor != 1
+            ),
             f"{link.fit.error:.0%}",
-            _sample_range(link),
         )
     return table
-
-
-def _sample_range(link: LinkReport) -> str:
-    sizes = [sample.nbytes for sample in link.samples]
-    return f"{len(sizes)}, {show_bytes(min(sizes))} to {show_bytes(max(sizes))}"
 
 
 def _measure(*, ranks: int, emulate: str | None, quick: bool, name: str) -> ProbeReport:
     if launched_by_torchrun():
         return measure(name=name, quick=quick)
+    if ranks < 1:
+        raise ConfigError(f"{ranks} ranks cannot be measured: give 1 or more.")
+    emulation = None if emulate is None else parse_emulation(emulate)
     # Kept when a rank fails: the error names its log.
     folder = Path(tempfile.mkdtemp(prefix="syncline-probe-"))
     request = ProbeRequest(name=name, quick=quick, report=str(folder / "report.json"))
-    if emulate is None:
+    if emulation is None:
         launch_local(ENTRY, request.as_argument(), ranks=ranks, logs=folder)
     else:
-        launch_emulated(
-            ENTRY, request.as_argument(), emulation=parse_emulation(emulate), logs=folder, max_restarts=0
-        )
+        launch_emulated(ENTRY, request.as_argument(), emulation=emulation, logs=folder, max_restarts=0)
     report = ProbeReport.from_json(Path(request.report).read_text(encoding="utf-8"))
     shutil.rmtree(folder)
     return report

@@ -15,7 +15,7 @@ import cattrs
 from cattrs.errors import ClassValidationError, ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, override
 
-from syncline.cluster.topology import Cluster, Device, Level
+from syncline.cluster.topology import Cluster, Device, Level, Slowdown
 from syncline.errors import ClusterError
 
 _HEADER = """\
@@ -23,6 +23,7 @@ _HEADER = """\
 # flops_per_s: sustained float32 matrix products, a multiply-add is 2 FLOP.
 # bytes_per_s of a level: what one device can send through it while all devices do.
 # latency_s of a level: time of one step of a collective, whatever its size.
+# slowdown of a level: time of a collective over that of the textbook algorithm; 1 when left out.
 """
 
 
@@ -76,11 +77,11 @@ def save_cluster(cluster: Cluster, path: Path) -> None:
 
 def format_cluster(cluster: Cluster) -> str:
     """The text of a `cluster.toml`."""
-    tables = [
-        ("", cluster),
-        ("[device]", cluster.device),
-        *(("[[level]]", level) for level in cluster.levels),
-    ]
+    tables: list[tuple[str, Any]] = [("", cluster), ("[device]", cluster.device)]
+    for level in cluster.levels:
+        tables.append(("[[level]]", level))
+        if level.slowdown != Slowdown():
+            tables.append(("[level.slowdown]", level.slowdown))
     return _HEADER + "\n".join("".join(_table(heading, table)) for heading, table in tables)
 
 
@@ -90,7 +91,8 @@ def _table(heading: str, values: Any) -> Iterator[str]:
     fields = dataclasses.fields(values)
     for field in sorted(fields, key=lambda field: field.name != "schema"):
         value = getattr(values, field.name)
-        if isinstance(value, str | int | float):
+        usual = isinstance(values, Slowdown) and value == field.default
+        if isinstance(value, str | int | float) and not usual:
             yield f"{field.name} = {_value(value)}\n"
 
 
@@ -153,7 +155,12 @@ def _explain(exc: BaseException, kind: type | None) -> str:
     return f"has the wrong shape (must be {_SHAPES.get(kind, 'a list of [[level]] tables')})"
 
 
-_SHAPES: dict[type | None, str] = {Cluster: "a table", Device: "a [device] table", Level: "a [[level]] table"}
+_SHAPES: dict[type | None, str] = {
+    Cluster: "a table",
+    Device: "a [device] table",
+    Level: "a [[level]] table",
+    Slowdown: "a [level.slowdown] table",
+}
 
 
 def _keys(kind: type) -> list[str]:

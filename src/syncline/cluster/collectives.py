@@ -23,6 +23,7 @@ to join neighbouring levels is tried, and the fastest for the size counts.
 
 M is always the size of the largest buffer on one device: the input of all-reduce, reduce-scatter, all-to-all,
 broadcast and send, the output of all-gather. Nothing to send takes no time, and so does a group of one.
+Where a library was measured to be slower than these algorithms, `Level.slowdown` multiplies the time.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class Line:
             latency_s=self.latency_s + other.latency_s,
             s_per_byte=self.s_per_byte + other.s_per_byte,
         )
+
+    def slowed(self, factor: float) -> Line:
+        """The same algorithm where everything takes so many times as long."""
+        return Line(self.algorithm, self.latency_s * factor, self.s_per_byte * factor)
 
     def of_part(self, fraction: float) -> Line:
         """The same algorithm on a fraction of the bytes."""
@@ -109,9 +114,12 @@ def collective_lines(cluster: Cluster, kind: Collective, spans: tuple[int, ...])
     if not crossed:
         return ()
     if kind == "send":
-        return (_send(crossed[-1][0]),)
-    lines = [line for parts in _groupings(crossed) for line in _hierarchical(kind, parts)]
-    return tuple(_undominated(lines))
+        crossed = crossed[-1:]
+        lines = [_send(crossed[0][0])]
+    else:
+        lines = [line for parts in _groupings(crossed) for line in _hierarchical(kind, parts)]
+    slowdown = max(getattr(level.slowdown, kind) for level, _ in crossed)
+    return tuple(line.slowed(slowdown) for line in _undominated(lines))
 
 
 def ring_terms(kind: Collective, members: int) -> tuple[int, float]:

@@ -1,4 +1,5 @@
-"""Latency and bandwidth of a level from timed collectives: a non-negative least-squares line."""
+"""Latency and bandwidth of a level from timed collectives: a non-negative least-squares line,
+and a factor for collectives that a library does slower than the line says."""
 
 from __future__ import annotations
 
@@ -9,6 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from syncline.cluster.collectives import Collective, ring_terms
+from syncline.cluster.topology import Slowdown
+
+NOTABLE_SLOWDOWN = 1.3
+"""A collective that is less off than this has no slowdown of its own: noise is of that order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,37 +32,60 @@ class LinkFit:
 
     latency_s: float
     bytes_per_s: float
+    slowdown: Slowdown
     error: float
     """Median of |predicted / measured - 1| over all samples."""
     error_by_kind: dict[Collective, float]
-    """The same for each collective: it shows which of them the two figures describe badly."""
+    """The same for each collective: it shows which of them the figures describe badly."""
 
 
 def fit_link(samples: Sequence[LinkSample]) -> LinkFit:
-    """The latency α and inverse bandwidth β that describe all samples best.
+    """The latency α, inverse bandwidth β and slowdowns that describe all samples best.
 
-    A sample of M bytes predicts steps·α + fraction·M·β (`ring_terms`). Errors count relative to the time
-    measured, so that microseconds of small messages weigh as much as seconds of large ones.
+    A sample of M bytes predicts slowdown·(steps·α + fraction·M·β) (`ring_terms`). Errors count relative to
+    the time measured, so that microseconds of small messages weigh as much as seconds of large ones.
+    A collective has a slowdown only if it is consistently slower or faster than all of them together.
     """
     if not samples:
         raise ValueError("there is nothing to fit")
     seconds = np.array([sample.seconds for sample in samples])
     terms = np.array([_terms(sample) for sample in samples])
-    latency_s, s_per_byte = nonnegative_least_squares(terms / seconds[:, None], np.ones(len(samples)))
+    kinds = np.array([sample.kind for sample in samples])
+    factors = np.ones(len(samples))
+    figures = _fit_line(terms, seconds)
+    # Once more without what the first fit owes to the collectives that are out of line.
+    for _ in range(2):
+        factors = _factors(kinds, seconds / (terms @ figures))
+        figures = _fit_line(terms, seconds / factors)
+    errors = np.abs(factors * (terms @ figures) / seconds - 1)
+    names = list(dict.fromkeys(sample.kind for sample in samples))
+    slowdowns = {kind: round(float(factors[kinds == kind][0]), 3) for kind in names}
+    return LinkFit(
+        latency_s=float(figures[0]),
+        bytes_per_s=float(1 / figures[1]),
+        slowdown=Slowdown(**slowdowns),
+        error=float(np.median(errors)),
+        error_by_kind={kind: float(np.median(errors[kinds == kind])) for kind in names},
+    )
+
+
+def _fit_line(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """α and β > 0."""
+    latency_s, s_per_byte = nonnegative_least_squares(terms / seconds[:, None], np.ones(len(seconds)))
     if s_per_byte <= 0:
         # Times that do not grow with size: all that is known is the best rate seen.
-        s_per_byte = float((seconds / terms[:, 1]).min())
-    errors = np.abs(terms @ np.array([latency_s, s_per_byte]) / seconds - 1)
-    kinds = [sample.kind for sample in samples]
-    return LinkFit(
-        latency_s=float(latency_s),
-        bytes_per_s=float(1 / s_per_byte),
-        error=float(np.median(errors)),
-        error_by_kind={
-            kind: float(np.median(errors[[other == kind for other in kinds]]))
-            for kind in dict.fromkeys(kinds)
-        },
-    )
+        s_per_byte = (seconds / terms[:, 1]).min()
+    return np.array([latency_s, s_per_byte])
+
+
+def _factors(kinds: np.ndarray, ratios: np.ndarray) -> np.ndarray:
+    """For each sample the median ratio of its collective, or 1 where that is hardly another number."""
+    factors = np.ones(len(ratios))
+    for kind in np.unique(kinds):
+        median = float(np.median(ratios[kinds == kind]))
+        if not 1 / NOTABLE_SLOWDOWN < median < NOTABLE_SLOWDOWN:
+            factors[kinds == kind] = median
+    return factors
 
 
 def nonnegative_least_squares(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:

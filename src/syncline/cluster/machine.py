@@ -18,6 +18,7 @@ from syncline.cluster.topology import NETWORK_LEVEL, NODE_LEVEL, Cluster, Device
 from syncline.errors import ClusterError
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CPU_INFO = Path("/proc/cpuinfo")
 
 # What one core of an ordinary server CPU with 256-bit vectors sustains while the other cores work too.
@@ -54,10 +55,15 @@ def memory_bytes() -> int:
     return min(physical, int(limit)) if limit.isdecimal() else physical
 
 
-def memory_bytes_per_rank(device: torch.device, ranks_per_node: int) -> int:
+def machine_id() -> str:
+    """The same text for all processes of one machine, whatever network namespaces or nodes they are in."""
+    return _text(_BOOT_ID) or platform.node()
+
+
+def memory_bytes_per_rank(device: torch.device, ranks_here: int) -> int:
     """What one rank can use: its accelerator's memory, or its share of the machine's."""
     if device.type == "cpu":
-        return memory_bytes() // ranks_per_node
+        return memory_bytes() // ranks_here
     return torch.accelerator.get_memory_info(device)[1]
 
 

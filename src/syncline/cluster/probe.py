@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from syncline.cluster.fitting import LinkSample, fit_link
-from syncline.cluster.machine import device_name, memory_bytes_per_rank
+from syncline.cluster.machine import device_name, machine_id, memory_bytes_per_rank
 from syncline.cluster.probe_points import PROBED, LinkGroup, collective_point, matmul_point, stream_point
 from syncline.cluster.probe_report import LinkReport, ProbeReport
 from syncline.cluster.rank import Rank
@@ -51,7 +51,7 @@ class ProbeSettings:
         return cls(
             matmul_sizes=(128,),
             bf16_size=64,
-            stream_bytes=4 << 20,
+            stream_bytes=16 << 20,
             message_bytes=(4 << 10, 256 << 10, 1 << 20),
             pace=Pace(rounds=1, budget_s=0.01, min_repeats=3, max_repeats=20),
         )
@@ -82,7 +82,7 @@ def probe_cluster(
     device_points = _device_points(device, settings)
     link_points = [point for group in groups for point in _link_points(group, device, settings)]
     seconds = time_points([*device_points, *link_points], device, settings.pace, announce)
-    measured, matmul = _device_figures(seconds[: len(device_points)], rank, device, settings)
+    measured, matmul = _device_figures(seconds[: len(device_points)], device, settings)
     links = _link_figures(seconds[len(device_points) :], groups, settings)
     for group in groups:
         dist.destroy_process_group(group.handle)
@@ -126,18 +126,25 @@ def _device_points(device: torch.device, settings: ProbeSettings) -> list[Point]
 
 
 def _device_figures(
-    seconds: Sequence[float], rank: Rank, device: torch.device, settings: ProbeSettings
+    seconds: Sequence[float], device: torch.device, settings: ProbeSettings
 ) -> tuple[Device, dict[int, float]]:
     *float32_s, bf16_s, stream_s = seconds
     matmul = {size: 2 * size**3 / s for size, s in zip(settings.matmul_sizes, float32_s, strict=True)}
     figures = Device(
         name=device_name(device),
-        flops_per_s=max(matmul.values()),
-        flops_per_s_bf16=2 * settings.bf16_size**3 / bf16_s,
-        memory_bytes=memory_bytes_per_rank(device, rank.local_world_size),
-        memory_bytes_per_s=3 * settings.stream_bytes / stream_s,
+        flops_per_s=_rounded(max(matmul.values())),
+        flops_per_s_bf16=_rounded(2 * settings.bf16_size**3 / bf16_s),
+        memory_bytes=memory_bytes_per_rank(device, _ranks_here()),
+        memory_bytes_per_s=_rounded(3 * settings.stream_bytes / stream_s),
     )
     return figures, matmul
+
+
+def _ranks_here() -> int:
+    """How many ranks share this machine: those of several nodes if they are emulated."""
+    machines: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(machines, machine_id())
+    return machines.count(machine_id())
 
 
 def _message_bytes(group: LinkGroup, settings: ProbeSettings) -> list[int]:
@@ -173,6 +180,12 @@ def _level(link: LinkReport) -> Level:
     return Level(
         name=link.level,
         size=link.samples[0].members,
-        bytes_per_s=link.fit.bytes_per_s,
-        latency_s=link.fit.latency_s,
+        bytes_per_s=_rounded(link.fit.bytes_per_s),
+        latency_s=_rounded(link.fit.latency_s),
+        slowdown=link.fit.slowdown,
     )
+
+
+def _rounded(figure: float) -> float:
+    """Four digits: more would be noise, and hard to read in a file."""
+    return float(f"{figure:.4g}")

@@ -30,7 +30,9 @@ def matmul_point(size: int, dtype: torch.dtype, device: torch.device) -> Point:
         left, right, out = (torch.rand(size, size, device=device).to(dtype) for _ in range(3))
         return lambda: torch.mm(left, right, out=out)
 
-    return Point(label=f"matrix products, {str(dtype).removeprefix('torch.')} {size}", build=build)
+    return Point(
+        label=f"matrix products, {str(dtype).removeprefix('torch.')} {size}", build=build, sustained=True
+    )
 
 
 def stream_point(nbytes: int, device: torch.device) -> Point:
@@ -40,7 +42,7 @@ def stream_point(nbytes: int, device: torch.device) -> Point:
         first, second, out = (torch.rand(nbytes // 4, device=device) for _ in range(3))
         return lambda: torch.add(first, second, alpha=3.0, out=out)
 
-    return Point(label="memory", build=build)
+    return Point(label="memory", build=build, sustained=True)
 
 
 def collective_point(kind: Collective, nbytes: int, group: LinkGroup, device: torch.device) -> Point:

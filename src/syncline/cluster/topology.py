@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from syncline.errors import ClusterError
 
@@ -58,6 +58,25 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """How much longer a library takes for each collective than the textbook algorithm would.
+
+    Gloo, for example, takes more than twice as long for a reduce-scatter as a ring needs.
+    """
+
+    all_reduce: float = 1.0
+    all_gather: float = 1.0
+    reduce_scatter: float = 1.0
+    all_to_all: float = 1.0
+    broadcast: float = 1.0
+    send: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _require_positive(f"slowdown of {field.name}", getattr(self, field.name), "times")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
     """One level of links: it joins `size` units, each of which is all that the level inside it joins.
 
@@ -78,6 +97,8 @@ class Level:
     """One device's share of the level, in one direction, when all devices send."""
     latency_s: float
     """Time of one step of a collective that does not depend on the bytes sent."""
+    slowdown: Slowdown = Slowdown()
+    """By collective, where it was measured; a group over several levels has the largest of them."""
 
     def __post_init__(self) -> None:
         if not _LEVEL_NAME.fullmatch(self.name):
