@@ -31,10 +31,11 @@ def test_an_all_reduce_sends_what_the_ring_says(run_ranks, in_second_group):
         assert sent["between"] == 0
 
 
-@pytest.fixture
-def connection():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        client = socket.create_connection(server.getsockname())
+@pytest.fixture(params=["127.0.0.1", "::1", "::ffff:127.0.0.1"])
+def connection(request):
+    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+    with socket.create_server((request.param, 0), family=family) as server:
+        client = socket.create_connection(server.getsockname()[:2])
         accepted, _ = server.accept()
         with client, accepted:
             yield client, accepted

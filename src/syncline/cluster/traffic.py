@@ -64,7 +64,8 @@ def _read_connections() -> dict[tuple[str, str], int] | None:
 def _read_connection(descriptor: int) -> tuple[str, int]:
     # With NONBLOCK Python leaves the mode of the connection, which is shared with its owner, alone.
     kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
-    with socket.socket(socket.AF_INET, kind, fileno=os.dup(descriptor)) as connection:
+    # The family is left for Python to find out: told the wrong one, it cuts IPv6 addresses short.
+    with socket.socket(type=kind, fileno=os.dup(descriptor)) as connection:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         peer = connection.getpeername()[0]
     (sent,) = struct.unpack_from("=Q", info, _BYTES_ACKED_OFFSET)
