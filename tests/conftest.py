@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+
 from ranks import RankPool
+
+# pytest, torch's compiler and OpenMP set variables of their own in this process.
+_SET_BY_OTHERS = ("PYTEST_", "TORCHINDUCTOR_", "KMP_")
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +47,7 @@ def _leaves_nothing_behind() -> Iterator[None]:
     environment = dict(os.environ)
     threads = set(threading.enumerate())
     yield
-    changed = {key for key in environment.keys() ^ os.environ.keys() if not key.startswith("PYTEST_")}
+    changed = {key for key in environment.keys() ^ os.environ.keys() if not key.startswith(_SET_BY_OTHERS)}
     os.environ.clear()
     os.environ.update(environment)
     grouped = dist.is_initialized()

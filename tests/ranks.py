@@ -61,7 +61,7 @@ class RankPool:
         while waiting:
             ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
             if not ready:
-                failures |= {rank: f"no answer within {timeout_s:g} s" for rank in waiting.values()}
+                failures |= dict.fromkeys(waiting.values(), f"no answer within {timeout_s:g} s")
                 return results, failures
             for pipe in ready:
                 rank = waiting.pop(pipe)

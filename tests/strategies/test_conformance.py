@@ -49,14 +49,14 @@ def train(course: Course) -> tuple[list[float], dict[str, Tensor]]:
     return losses, whole_weights(step)
 
 
-def prepare(course: Course) -> tuple[TrainStep, BatchSource]:
+def prepare(
+    course: Course, handed: list[torch.optim.Optimizer] | None = None
+) -> tuple[TrainStep, BatchSource]:
     rank = current_rank()
     workload = load_workload(course.model, seed=3)
     model = workload.build_model()
     strategy = parse_strategy(course.strategy)
-    strategy.check(
-        world_size=rank.world_size, global_batch=BATCH, accumulate=course.options.accumulate
-    )
+    strategy.check(world_size=rank.world_size, global_batch=BATCH, accumulate=course.options.accumulate)
     job = Job(
         model=model,
         optimizer=make_optimizer(course.optimizer, model),
@@ -65,6 +65,8 @@ def prepare(course: Course) -> tuple[TrainStep, BatchSource]:
         device=torch.device("cpu"),
         options=course.options,
     )
+    if handed is not None:
+        handed.append(job.optimizer)
     return strategy.setup(job), open_batches(workload, BATCH, 3)
 
 
@@ -190,6 +192,29 @@ def test_state_moves_between_strategies(giver, taker, run_ranks, reference, tmp_
     first, then = Course(giver, "gpt2-tiny", steps=5), Course(taker, "gpt2-tiny", steps=5)
     result = run_ranks(hand_over, 2, first, then, str(tmp_path))[0]
     assert_same(result, (wanted[5:], weights))
+
+
+def train_with_schedules(course: Course) -> list[float]:
+    """One schedule on the step's optimizer and one on the optimizer that was handed in."""
+    handed: list[torch.optim.Optimizer] = []
+    step, batches = prepare(course, handed)
+    outer = torch.optim.lr_scheduler.LambdaLR(step.optimizer, lambda done: 1.0 / (1 + done))
+    losses = []
+    for number in range(course.steps):
+        losses.append(train_once(step, batches, number))
+        outer.step()
+        for group in handed[0].param_groups:
+            group["lr"] *= 0.5
+    return losses
+
+
+@pytest.mark.parametrize("strategy", EXACT)
+def test_schedules_act(strategy, run_ranks):
+    wanted = run_ranks(train_with_schedules, 1, Course("single", "gpt2-tiny", steps=6))[0]
+    plain, _ = run_ranks(train, 1, Course("single", "gpt2-tiny", steps=6))[0]
+    assert wanted != plain
+    given = run_ranks(train_with_schedules, 2, Course(strategy, "gpt2-tiny", steps=6))[0]
+    assert given == pytest.approx(wanted, rel=1e-5)
 
 
 def evaluate_twice(course: Course) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from syncline.cli.units import show_bytes
@@ -42,5 +43,9 @@ def _show(diagnosis: Diagnosis, console: Console) -> None:
     console.print(machine)
     table = Table("can run", "what", "note", title="Here", title_justify="left")
     for item in [*diagnosis.strategies, *diagnosis.features]:
-        table.add_row("[green]yes" if item.available else "[red]no", item.name, item.reason or item.summary)
+        table.add_row(
+            "[green]yes" if item.available else "[red]no",
+            escape(item.name),
+            escape(item.reason or item.summary),
+        )
     console.print(table)

@@ -60,7 +60,7 @@ class GradientStep:
                 loss.backward()
             total += loss.detach()
         self._clip()
-        self._step_optimizer()
+        self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return total
 
@@ -82,9 +82,6 @@ class GradientStep:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state, perhaps from another strategy."""
         apply_state(self.model, self.optimizer, state)
-
-    def _step_optimizer(self) -> None:
-        self.optimizer.step()
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._options.precision == "fp32":

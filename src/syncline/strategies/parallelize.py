@@ -53,9 +53,7 @@ def parallelize(
     rank = current_rank()
     device = rank_device(rank)
     chosen = parse_strategy(strategy)
-    chosen.check(
-        world_size=rank.world_size, global_batch=rank.world_size * accumulate, accumulate=accumulate
-    )
+    chosen.check(world_size=rank.world_size, global_batch=rank.world_size * accumulate, accumulate=accumulate)
     if not dist.is_initialized():
         init_process_group(device)
         atexit.register(_close)

@@ -45,7 +45,9 @@ def apply_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[
                 else:
                     entries[key] = loaded
     for group, values in zip(optimizer.param_groups, json.loads(state[GROUPS_KEY]), strict=True):
-        group.update({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        group.update(
+            {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+        )
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:

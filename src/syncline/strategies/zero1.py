@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
+from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
 
 from syncline.strategies.data import replicate, sync_on_last
 from syncline.strategies.gradient_step import GradientStep, check_even_rows, prepare_model
@@ -36,31 +37,29 @@ class Zero1:
             optimizer_class=type(job.optimizer),
             **constructor_defaults(job.optimizer),
         )
-        return _Zero1Step(
-            job, model=model, forward=replica, optimizer=shared, gradient_sync=sync_on_last(replica)
-        )
+        return _Zero1Step(job, model=model, replica=replica, shared=shared)
 
 
 class _Zero1Step(GradientStep):
     """The step whose state is that of the parameters which this rank updates."""
 
-    def __init__(self, job: Job, **parts: Any) -> None:
-        super().__init__(job, **parts)
-        self._given = job.optimizer
-
-    def _step_optimizer(self) -> None:
-        # The user's schedule may act on the optimizer that was handed in.
-        for given, own in zip(self._given.param_groups, self.optimizer.param_groups, strict=True):
-            own.update({key: value for key, value in given.items() if key != "params"})
-        self.optimizer.step()
+    def __init__(
+        self,
+        job: Job,
+        *,
+        model: nn.Module,
+        replica: DistributedDataParallel,
+        shared: ZeroRedundancyOptimizer,
+    ) -> None:
+        super().__init__(
+            job, model=model, forward=replica, optimizer=shared, gradient_sync=sync_on_last(replica)
+        )
+        # One set of groups: a schedule may act on the optimizer that was handed in or on this one.
+        shared.param_groups = job.optimizer.param_groups
+        self._shared = shared
 
     def state_dict(self) -> dict[str, Any]:
-        return collect_state(self.model, self._share)
+        return collect_state(self.model, self._shared.optim)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        apply_state(self.model, self._share, state)
-
-    @property
-    def _share(self) -> torch.optim.Optimizer:
-        """The optimizer of this rank's own share of the parameters."""
-        return self.optimizer.optim
+        apply_state(self.model, self._shared.optim, state)

@@ -51,7 +51,7 @@ class Checkpoints:
         self._keep = keep
         self._is_first = rank.is_first
         # Saving goes on in a thread beside training: a group of its own keeps their collectives apart.
-        self._group = dist.new_group(backend="gloo")
+        self._group = _open_group()
         self._pending: Future[Any] | None = None
         self._finish_error: OSError | None = None
         if self._is_first:
@@ -114,6 +114,13 @@ class Checkpoints:
                 shutil.rmtree(old)
         except OSError as error:
             self._finish_error = error
+
+
+def _open_group() -> dist.ProcessGroup:
+    group = dist.new_group(backend="gloo")
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError("every rank takes part in checkpoints, but this one has no group")
+    return group
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

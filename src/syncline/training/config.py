@@ -1,4 +1,4 @@
-"""What a run is asked to do: one frozen dataclass, read from flags and TOML, written into the run's folder."""
+"""What a run is asked to do: read from flags and TOML, written into the run's folder."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -41,6 +42,9 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     model: nn.Module = workload.build_model()
     state = {f"model.{name}": tensor for name, tensor in model_tensors(model).items()}
     check_fits(state, path)
-    dcp.load(state, storage_reader=dcp.FileSystemReader(path), no_dist=True)
+    with warnings.catch_warnings():
+        # That there are no ranks here is meant.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.load(state, storage_reader=dcp.FileSystemReader(path), no_dist=True)
     # A tied weight has several names; each gets a copy, since the file cannot share memory.
     return {name: torch.clone(tensor).contiguous() for name, tensor in model.state_dict().items()}

@@ -14,7 +14,7 @@ from syncline.workloads.own import find_function
 
 
 def resolve_workload(config: TrainConfig, ranks: int) -> TrainConfig:
-    """The run with its data and optimizer named; refuses a model or data that do not exist, fit or belong together.
+    """The run with its data and optimizer named; refuses a model or data that cannot be trained.
 
     The user's own function is only looked up here: calling it may take as much memory as a rank has.
     """

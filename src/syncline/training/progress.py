@@ -41,9 +41,11 @@ class BarView:
         self._bar.start()
 
     def show(self, *, step: int, loss: float, samples_per_s: float) -> None:
+        """Move the bar."""
         self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", speed=f"{samples_per_s:.1f}")
 
     def close(self) -> None:
+        """Leave the bar as it stands."""
         self._bar.stop()
 
 
@@ -58,6 +60,7 @@ class LineView:
         self._last_shown = 0.0
 
     def show(self, *, step: int, loss: float, samples_per_s: float) -> None:
+        """Print a line when one is due."""
         now = time.monotonic()
         if step not in (self._first, self._steps) and now - self._last_shown < LINE_EVERY_S:
             return
@@ -72,7 +75,7 @@ class LineView:
         )
 
     def close(self) -> None:
-        pass
+        """Nothing to tidy up."""
 
 
 def progress_view(title: str, *, steps: int, done: int) -> ProgressView:

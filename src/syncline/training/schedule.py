@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
@@ -22,7 +23,7 @@ def default_optimizer(input: InputSpec | None) -> OptimizerConfig:
 def optimizer_factory(config: OptimizerConfig) -> OptimizerFactory:
     """Makes the torch optimizer that the settings name."""
 
-    def make(parameters: object) -> torch.optim.Optimizer:
+    def make(parameters: Any) -> torch.optim.Optimizer:
         if config.name == "sgd":
             return torch.optim.SGD(
                 parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay

@@ -36,9 +36,11 @@ class JsonlSink:
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def write(self, metrics: Metrics) -> None:
+        """Append a line."""
         self._file.write(json.dumps(metrics) + "\n")
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 
@@ -53,11 +55,13 @@ class TensorBoardSink:
         self._writer = SummaryWriter(str(folder), purge_step=done + 1)
 
     def write(self, metrics: Metrics) -> None:
+        """Add each number as a scalar."""
         for name, value in metrics.items():
             if name != "step" and isinstance(value, int | float):
                 self._writer.add_scalar(name, value, metrics["step"])
 
     def close(self) -> None:
+        """Flush and close the event file."""
         self._writer.close()
 
 

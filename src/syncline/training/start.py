@@ -13,7 +13,8 @@ from syncline.cluster.device import device_type, rank_device
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import current_rank, launched_by_torchrun
 from syncline.errors import SynclineError
-from syncline.launch.emulated import launch_emulated, parse_emulation
+from syncline.launch.emulated import launch_emulated
+from syncline.launch.emulation import parse_emulation
 from syncline.launch.local import launch_local
 from syncline.launch.stopping import LaunchStopped
 from syncline.strategies.registry import parse_strategy
@@ -136,9 +137,7 @@ def _run_ranks(config: TrainConfig, folder: Path, *, resume: bool) -> None:
         launch_local(ENTRY, argument, ranks=ranks, logs=logs, max_restarts=config.max_restarts)
         return
     emulation = parse_emulation(config.emulate)
-    sent = launch_emulated(
-        ENTRY, argument, emulation=emulation, logs=logs, max_restarts=config.max_restarts
-    )
+    sent = launch_emulated(ENTRY, argument, emulation=emulation, logs=logs, max_restarts=config.max_restarts)
     # The counters of the links themselves stand above what ranks know of their sockets.
     measured = {"inside": sent.inside, "between": sent.between}
     write_summary(replace(read_summary(folder), sent_bytes=measured), folder)
