@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import shutil
+import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +18,7 @@ from rich.table import Table
 from syncline.cli.probe_rank import ENTRY, ProbeRequest, measure
 from syncline.cli.units import show_bytes, show_seconds
 from syncline.cluster.cluster_file import save_cluster
+from syncline.cluster.machine import core_count
 from syncline.cluster.probe_report import ProbeReport
 from syncline.cluster.rank import current_rank, launched_by_torchrun
 from syncline.errors import ClusterError, ConfigError
@@ -24,6 +27,8 @@ from syncline.launch.local import launch_local
 from syncline.launch.slurm import apply_slurm_variables
 from syncline.launch.stopping import LaunchStopped
 
+# Work of others beyond this share of the cores shows in the figures.
+_BUSY_LOAD = 0.5
 # A fit this far from the times it comes from is worth a word.
 _POOR_FIT = 0.30
 
@@ -64,6 +69,7 @@ def probe(
         Print all measurements as one JSON document on stdout.
     """
     _check_output(output)
+    _warn_if_busy()
     apply_slurm_variables()
     try:
         report = _measure(ranks=ranks, emulate=emulate, quick=quick, name=output.stem)
@@ -101,7 +107,7 @@ def show_report(report: ProbeReport, console: Console) -> None:
 
 
 def _level_table(report: ProbeReport) -> Table:
-    table = Table("level", "size", "a rank sends", "latency", "slower", "fit off by")
+    table = Table("level", "size", "a rank sends", "latency", "against textbook", "fit off by")
     for level, link in zip(report.cluster.levels, report.links, strict=True):
         table.add_row(
             level.name,
@@ -140,3 +146,14 @@ def _check_output(output: Path) -> None:
         raise ClusterError(f"{output} is a folder. Give a file, such as {output / 'cluster.toml'}.")
     if not output.parent.is_dir():
         raise ClusterError(f"There is no folder {output.parent} for {output.name}. Make it first.")
+
+
+def _warn_if_busy() -> None:
+    """Other work on the machine makes figures lower than they are."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > _BUSY_LOAD * core_count() and current_rank().is_first:
+        print(
+            f"probe: this machine is busy (load {load:.1f} on {core_count()} cores); figures will be too low",
+            file=sys.stderr,
+            flush=True,
+        )
