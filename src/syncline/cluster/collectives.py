@@ -28,11 +28,11 @@ Where a library was measured to be slower than these algorithms, `Level.slowdown
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -87,10 +87,7 @@ def collective_s(
     lines = collective_lines(cluster, kind, tuple(spans))
     if not lines:
         return np.zeros_like(sizes)
-    latency, slope = (
-        np.array(part) for part in zip(*((x.latency_s, x.s_per_byte) for x in lines), strict=True)
-    )
-    seconds = (latency + sizes[..., None] * slope).min(axis=-1)
+    seconds = functools.reduce(np.minimum, (line.latency_s + line.s_per_byte * sizes for line in lines))
     return np.where(sizes > 0, seconds, 0.0)
 
 
@@ -102,7 +99,7 @@ def fastest_line(cluster: Cluster, kind: Collective, spans: Sequence[int], nbyte
     return min(lines, key=lambda line: line.latency_s + line.s_per_byte * nbytes)
 
 
-@lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)
 def collective_lines(cluster: Cluster, kind: Collective, spans: tuple[int, ...]) -> tuple[Line, ...]:
     """Every algorithm for a collective on a group that can be the fastest at some size."""
     if len(spans) != len(cluster.levels) or any(
