@@ -33,9 +33,11 @@ def test_an_all_reduce_sends_what_the_ring_says(run_ranks, in_second_group):
 
 @pytest.fixture(params=["127.0.0.1", "::1", "::ffff:127.0.0.1"])
 def connection(request):
+    """Torch's store listens on both versions of IP, so that its peers have mapped addresses."""
     family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
-    with socket.create_server((request.param, 0), family=family) as server:
-        client = socket.create_connection(server.getsockname()[:2])
+    with socket.create_server(("", 0), family=family, dualstack_ipv6=family == socket.AF_INET6) as server:
+        client = socket.socket(family)
+        client.connect((request.param, server.getsockname()[1]))
         accepted, _ = server.accept()
         with client, accepted:
             yield client, accepted
@@ -86,6 +88,14 @@ def test_other_hosts_are_between_nodes(connection, monkeypatch):
     meter = TrafficMeter()
     send(connection, 3000)
     assert meter.sent() == {"inside": 0, "between": 3000}
+
+
+def test_addresses_of_peers_are_read_whole(connection, monkeypatch):
+    peers = []
+    monkeypatch.setattr(traffic, "_is_own_address", peers.append)
+    for end in connection:
+        traffic._read_connection(end.fileno())
+    assert peers == [end.getpeername()[0] for end in connection]
 
 
 @pytest.mark.parametrize(("address", "own"), [("127.0.0.1", True), ("::1", True), ("192.0.2.7", False)])
