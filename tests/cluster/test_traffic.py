@@ -27,8 +27,8 @@ def reduce_ten_megabytes(in_second_group):
 def test_an_all_reduce_sends_what_the_ring_says(run_ranks, in_second_group):
     for sent in run_ranks(reduce_ten_megabytes, 2, in_second_group):
         # 2 M (n - 1) / n with n = 2 ranks and M = 10 MB.
-        assert sent["inside"] == pytest.approx(10_000_000, rel=0.03)
-        assert sent["between"] == 0
+        assert sent["node"] == pytest.approx(10_000_000, rel=0.03)
+        assert sent["network"] == 0
 
 
 @pytest.fixture(params=["127.0.0.1", "::1", "::ffff:127.0.0.1"])
@@ -54,9 +54,9 @@ def send(connection, count):
 def test_only_what_comes_after_the_meter_counts(connection):
     send(connection, 5000)
     meter = TrafficMeter()
-    assert meter.sent() == {"inside": 0, "between": 0}
+    assert meter.sent() == {"node": 0, "network": 0}
     send(connection, 3000)
-    assert meter.sent() == {"inside": 3000, "between": 0}
+    assert meter.sent() == {"node": 3000, "network": 0}
 
 
 def test_closed_connections_keep_their_count(connection):
@@ -65,7 +65,7 @@ def test_closed_connections_keep_their_count(connection):
     meter.sent()
     for end in connection:
         end.close()
-    assert meter.sent() == {"inside": 3000, "between": 0}
+    assert meter.sent() == {"node": 3000, "network": 0}
 
 
 def test_the_mode_of_a_connection_is_left_alone(connection):
@@ -87,7 +87,7 @@ def test_other_hosts_are_between_nodes(connection, monkeypatch):
     monkeypatch.setattr(traffic, "_is_own_address", lambda address: False)
     meter = TrafficMeter()
     send(connection, 3000)
-    assert meter.sent() == {"inside": 0, "between": 3000}
+    assert meter.sent() == {"node": 0, "network": 3000}
 
 
 def test_addresses_of_peers_are_read_whole(connection, monkeypatch):

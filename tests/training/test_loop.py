@@ -192,7 +192,7 @@ def test_summary_has_the_shared_names(run_ranks, tmp_path):
     summary = json.loads((folder / "summary.json").read_text())
     assert summary.keys() == {entry.name for entry in dataclasses.fields(Summary)}
     assert summary["world_size"] == len(summary["peak_memory_bytes"]) == 2
-    assert summary["sent_bytes"]["inside"] > 0
+    assert summary["sent_bytes"]["node"] > 0
     assert summary["step_s_p10"] <= summary["median_step_s"] <= summary["step_s_p90"]
     assert summary["options"] == {"group": None, "reshard_after_forward": True}
     assert summary["final_loss"] == read_losses(folder)[-1][1]

@@ -96,7 +96,9 @@ def train(
     }
     resolved = resolve_config(flags, config, resumed=output if resume else None)
     if resume and output is None:
-        raise ConfigError("--resume needs the run's folder.\nGive it with -o, such as -o runs/gpt2-tiny-data-001.")
+        raise ConfigError(
+            "--resume needs the run's folder.\nGive it with -o, such as -o runs/gpt2-tiny-data-001."
+        )
     ended = start_training(resolved, output, resume=resume)
     if ended.summary is not None:
         show_ending(ended, ended.summary, as_json=json)
@@ -112,7 +114,9 @@ def resolve_config(flags: dict[str, Any], path: Path | None, resumed: Path | Non
         settings |= read_settings(path)
     settings |= {key: value for key, value in flags.items() if value is not None}
     if "model" not in settings:
-        raise ConfigError("Which model? Name one, such as: syncline train gpt2-tiny\nSee: syncline train --help")
+        raise ConfigError(
+            "Which model? Name one, such as: syncline train gpt2-tiny\nSee: syncline train --help"
+        )
     return build_config(settings, str(path) if path else "the command line")
 
 
@@ -142,6 +146,6 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
         ("step", None if summary.median_step_s is None else show_seconds(summary.median_step_s)),
         ("speed", None if summary.samples_per_s is None else f"{summary.samples_per_s:.1f} samples/s"),
         ("peak memory a rank", None if memory is None else show_bytes(memory)),
-        *((f"sent {level} nodes", show_bytes(count)) for level, count in sent.items()),
+        *((f"sent, {level} level", show_bytes(count)) for level, count in sent.items()),
     ]
     return [(name, value) for name, value in figures if value is not None]

@@ -13,10 +13,7 @@ import struct
 import sys
 from functools import cache
 
-INSIDE = "inside"
-"""To ranks of the same node."""
-BETWEEN = "between"
-"""To ranks of other nodes."""
+from syncline.cluster.topology import NETWORK_LEVEL, NODE_LEVEL
 
 _BYTES_ACKED_OFFSET = 120
 """Of `tcpi_bytes_acked`, 64 bits, in the kernel's `struct tcp_info`."""
@@ -38,7 +35,7 @@ class TrafficMeter:
         if now is None:
             return None
         self._last |= now
-        totals = {INSIDE: 0, BETWEEN: 0}
+        totals = {NODE_LEVEL: 0, NETWORK_LEVEL: 0}
         for connection, sent in self._last.items():
             totals[connection[1]] += sent - self._baseline.get(connection, 0)
         return totals
@@ -69,7 +66,7 @@ def _read_connection(descriptor: int) -> tuple[str, int]:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         peer = connection.getpeername()[0]
     (sent,) = struct.unpack_from("=Q", info, _BYTES_ACKED_OFFSET)
-    return (INSIDE if _is_own_address(peer) else BETWEEN), sent
+    return (NODE_LEVEL if _is_own_address(peer) else NETWORK_LEVEL), sent
 
 
 @cache

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from syncline.cluster.device import device_type, rank_device
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import current_rank, launched_by_torchrun
+from syncline.cluster.topology import NETWORK_LEVEL, NODE_LEVEL
 from syncline.errors import SynclineError
 from syncline.launch.emulated import launch_emulated
 from syncline.launch.emulation import parse_emulation
@@ -139,7 +140,7 @@ def _run_ranks(config: TrainConfig, folder: Path, *, resume: bool) -> None:
     emulation = parse_emulation(config.emulate)
     sent = launch_emulated(ENTRY, argument, emulation=emulation, logs=logs, max_restarts=config.max_restarts)
     # The counters of the links themselves stand above what ranks know of their sockets.
-    measured = {"inside": sent.inside, "between": sent.between}
+    measured = {NODE_LEVEL: sent.inside, NETWORK_LEVEL: sent.between}
     write_summary(replace(read_summary(folder), sent_bytes=measured), folder)
 
 
