@@ -30,7 +30,7 @@ class Assembly:
     _spaces: dict[Any, IterationSpace] = field(default_factory=dict)
     _saved: dict[Any, Saved] = field(default_factory=dict)
 
-    def graph(self, tied: Mapping[str, str], exported: ExportedProgram) -> OpGraph:
+    def graph(self, tied: Mapping[str, str], exported: ExportedProgram | None = None) -> OpGraph:
         """The graph, with tensors and ops numbered in order."""
         drafts = _needed(self.drafts, [*self.outputs, *self.buffer_updates.values()])
         kept = self._number(drafts)

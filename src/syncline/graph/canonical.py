@@ -141,7 +141,9 @@ def _made(target: OpOverload, arguments: Arguments, outputs: tuple[Form, ...]) -
     made: Arguments = {"size": form.shape}
     if name == "full":
         made["fill_value"] = arguments["fill_value"]
-    return Canonical(getattr(aten, name).default, {**made, "dtype": form.dtype})
+    packet = getattr(aten, name)
+    made["dtype"] = form.dtype
+    return Canonical(packet.memory_format if name == "empty" else packet.default, made)
 
 
 def _typed(target: OpOverload, arguments: Arguments, outputs: tuple[Form, ...]) -> Canonical:

@@ -44,7 +44,7 @@ TABLE: dict[str, Row] = {
     "rnn_tanh": recurrent.recurrent,
     "rnn_relu": recurrent.recurrent,
     # Lookups: a shard of the vocabulary gives its own rows and zeros for the others, which sum up.
-    "embedding": Rule("v d, ... -> ... d", linear_in=((0,),), local="lookup"),
+    "embedding": indexing.embedding,
     "index_select": indexing.index_select,
     "gather": indexing.gather,
     "take_along_dim": indexing.gather,
@@ -81,8 +81,10 @@ TABLE: dict[str, Row] = {
         ("amax", "amin", "max", "min", "argmax", "argmin", "aminmax", "median"), reductions.whole
     ),
     **dict.fromkeys(("prod", "var", "std", "var_mean", "std_mean", "all", "any"), reductions.whole),
-    **dict.fromkeys(("logsumexp", "norm", "linalg_vector_norm", "count_nonzero"), reductions.whole),
-    **dict.fromkeys(("sort", "argsort", "topk", "kthvalue"), reductions.sorted_along),
+    **dict.fromkeys(
+        ("kthvalue", "logsumexp", "norm", "linalg_vector_norm", "count_nonzero"), reductions.whole
+    ),
+    **dict.fromkeys(("sort", "argsort", "topk"), reductions.sorted_along),
     # Windows: neighbouring positions are needed, so these dims are whole.
     **dict.fromkeys(("max_pool1d", "avg_pool1d", "adaptive_avg_pool1d"), "... x! -> ... y!"),
     "max_pool2d": "... h! w! -> ... y! x!",

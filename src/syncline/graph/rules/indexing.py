@@ -7,6 +7,14 @@ from syncline.graph.opgraph import Tensor
 from syncline.graph.rules.call import Call, dim_names
 
 
+def embedding(call: Call) -> Rule:
+    """v d, ... -> ... d: a shard of the vocabulary gives zeros for the rows that it has not."""
+    if call.arguments["scale_grad_by_freq"]:  # How often a row is looked up must be counted as a whole.
+        positions = " ".join(f"i{place}!" for place in range(len(call.shape("indices")))) or "."
+        return Rule(f"v! d, {positions} -> {positions if positions != '.' else ''} d", linear_in=((0,),))
+    return Rule("v d, ... -> ... d", linear_in=((0,),), local="lookup")
+
+
 def index_select(call: Call) -> Rule:
     """Rows of one dim, which is whole; the positions asked for are free."""
     rank = len(call.shape())
@@ -18,7 +26,9 @@ def index_select(call: Call) -> Rule:
 
 def gather(call: Call) -> Rule:
     """One element for each position of `index`; other dims are free where index and self agree."""
-    before, index = call.shape(), call.shape("index")
+    before, index = call.shape(), call.shape("index" if "index" in call.arguments else "indices")
+    if call.arguments["dim"] is None or len(before) != len(index):
+        raise NotationError("gather of a flattened or broadcast tensor")
     dim = call.dim(len(before))
     ins, outs = [], []
     for place, (extent, wanted) in enumerate(zip(before, index, strict=True)):

@@ -113,7 +113,9 @@ def cross_entropy(call: Call) -> Rule:
 
     The mean is over the targets that are not ignored, which the shards of a batch have to count together.
     """
-    return _class_loss(call, "3", rounds="2")
+    smoothed = call.arguments["label_smoothing"] > 0
+    weighted = call.arguments["weight"] is not None
+    return _class_loss(call, str(3 + smoothed + weighted), rounds="2")
 
 
 def nll_loss(call: Call) -> Rule:
@@ -134,5 +136,6 @@ def _class_loss(call: Call, volume: str, *, rounds: str) -> Rule:
     note = ExchangeNote("c", "all_reduce", f"{volume} {rows}", "0", rounds, "0")
     outputs = ", ".join([result, "."][: len(call.outputs)])
     averaged = call.arguments["reduction"] == _MEAN
-    local = ("mean_rows" if dense else "mean_valid") if averaged else None
-    return Rule(f"{data}, {targets}, c -> {outputs}", exchanges=(note,), local=local)
+    local = ("mean" if dense else "mean_valid") if averaged else None
+    notes = () if dense else (note,)
+    return Rule(f"{data}, {targets}, c -> {outputs}", exchanges=notes, local=local)

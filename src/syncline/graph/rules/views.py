@@ -104,8 +104,9 @@ def repeat(call: Call) -> Rule:
     names = dim_names(len(shape))
     new = len(repeats) - len(shape)
     copies = dim_names(len(repeats), "r")
-    outs = copies[:new] + [f"({copy} {name})" for copy, name in zip(copies[new:], names, strict=True)]
     sizes = tuple(zip(copies, repeats, strict=True))
+    copies = [f"{copy}!" for copy in copies]
+    outs = copies[:new] + [f"({copy} {name})" for copy, name in zip(copies[new:], names, strict=True)]
     return Rule(f"{_tensor(names)} -> {_tensor(outs)}", sizes=sizes, linear_in=_LINEAR)
 
 
@@ -117,7 +118,7 @@ def repeat_interleave(call: Call) -> Rule:
     if call.arguments["dim"] is None:
         return _moved_inside(call, set(range(rank)))
     dim = call.dim(rank)
-    outs[dim] = f"({names[dim]} r)"
+    outs[dim] = f"({names[dim]} r!)"
     sizes = (("r", call.arguments["repeats"]),)
     return Rule(f"{_tensor(names)} -> {_tensor(outs)}", sizes=sizes, linear_in=_LINEAR)
 
