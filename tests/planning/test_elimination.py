@@ -13,6 +13,13 @@ from syncline.planning.elimination import LayoutCosts, Solver, evaluate, solve
 MODES = [(prune, fold) for prune in ("auto", "always", "never") for fold in (True, False)]
 
 
+@pytest.fixture
+def nothing_is_small(monkeypatch):
+    """Has even the smallest problem collapsed, ordered and folded like a large one."""
+    monkeypatch.setattr("syncline.planning.layouts.WORTH_COLLAPSING", 0)
+    monkeypatch.setattr("syncline.planning.effort.CHEAP_CELLS", 0)
+
+
 def brute_force(node_costs, edge_costs):
     """The value of every choice, as an array with one axis a node."""
     count = len(node_costs)
@@ -40,21 +47,21 @@ def check(node_costs, edge_costs, **options):
 
 @st.composite
 def problems(draw, values, nodes=8):
-    """A graph of up to eight nodes; several edges may carry the same matrix, in either direction."""
+    """A graph of up to eight nodes; several nodes or edges may have the same costs, edges in either direction."""
     count = draw(st.integers(1, nodes))
     sizes = draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     pool = {}
 
-    def matrix(rows, cols):
-        if (rows, cols) not in pool or draw(st.booleans()):
-            pool[rows, cols] = values(rng, (rows, cols))
-        return pool[rows, cols]
+    def costs(shape):
+        if shape not in pool or draw(st.booleans()):
+            pool[shape] = values(rng, shape)
+        return pool[shape]
 
     pairs = [(u, v) for u in range(count) for v in range(count) if u != v]
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=14)) if pairs else []
-    edge_costs = {(u, v): matrix(sizes[u], sizes[v]) for u, v in chosen}
-    return [values(rng, size) for size in sizes], edge_costs
+    edge_costs = {(u, v): costs((sizes[u], sizes[v])) for u, v in chosen}
+    return [costs(size) for size in sizes], edge_costs
 
 
 def real(rng, shape):
@@ -73,10 +80,31 @@ def spread(rng, shape):
     return rng.choice([0.0, 1.0, 1e3, 1e6], size=shape) * rng.random(shape)
 
 
+def few_rows(rng, shape):
+    """Costs that depend on two layouts of each end only, and so make equal rows and columns."""
+    if isinstance(shape, int):
+        return rng.integers(3, size=shape).astype(float)
+    return rng.normal(size=(2, 2))[np.ix_(rng.integers(2, size=shape[0]), rng.integers(2, size=shape[1]))]
+
+
 @pytest.mark.parametrize(("prune", "fold"), MODES)
 @pytest.mark.parametrize("values", [real, tied, forbidding, spread])
 def test_equals_brute_force_for_any_order(values, prune, fold):
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(max_examples=40, deadline=None, database=None)
+    @given(st.data())
+    def run(data):
+        node_costs, edge_costs = data.draw(problems(values))
+        order = data.draw(st.none() | st.permutations(range(len(node_costs))))
+        check(node_costs, edge_costs, order=order, prune=prune, fold=fold)
+
+    run()
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+@pytest.mark.parametrize(("prune", "fold"), MODES)
+@pytest.mark.parametrize("values", [tied, forbidding, few_rows])
+def test_equals_brute_force_with_classes_and_folding(values, prune, fold):
+    @settings(max_examples=40, deadline=None, database=None)
     @given(st.data())
     def run(data):
         node_costs, edge_costs = data.draw(problems(values))
@@ -135,8 +163,8 @@ def inside_first(count):
     return [3 * block + 1 for block in range(count)] + [node for node in range(3 * count) if node % 3 != 1]
 
 
-def test_repeated_blocks_are_computed_once(monkeypatch):
-    monkeypatch.setattr("syncline.planning.effort.CHEAP_CELLS", 0)
+@pytest.mark.usefixtures("nothing_is_small")
+def test_repeated_blocks_are_computed_once():
     node_costs, edge_costs = blocks(40, np.random.default_rng(3))
     order = inside_first(40)
     folded = solve(node_costs, edge_costs, order=order, prune="never")
@@ -151,8 +179,8 @@ def test_repeated_blocks_equal_brute_force():
     check(*blocks(3, np.random.default_rng(5)), prune="never")
 
 
-def test_copies_of_an_array_fold_like_the_array_itself(monkeypatch):
-    monkeypatch.setattr("syncline.planning.effort.CHEAP_CELLS", 0)
+@pytest.mark.usefixtures("nothing_is_small")
+def test_copies_of_an_array_fold_like_the_array_itself():
     node_costs, edge_costs = blocks(9, np.random.default_rng(4))
     copied = solve(
         [costs.copy() for costs in node_costs],
@@ -170,7 +198,7 @@ def test_layouts_give_the_same_as_full_matrices():
     node_costs = [rng.normal(size=9), rng.normal(size=7), rng.normal(size=5)]
     rows, cols = rng.integers(4, size=9), rng.integers(3, size=7)
     by_layout = LayoutCosts(rng.normal(size=(4, 3)), rows, cols)
-    own, shared = rng.permutation(7), [5, 0, 3, 1, 1]
+    own, shared = rng.permutation(7), np.array([5, 0, 3, 1, 1])
     permuted = LayoutCosts(rng.normal(size=(7, 6)), own, shared)
     dense = {
         (0, 1): np.asarray(by_layout.matrix)[np.ix_(rows, cols)],
@@ -183,6 +211,7 @@ def test_layouts_give_the_same_as_full_matrices():
     assert evaluate(node_costs, {(0, 1): by_layout, (1, 2): permuted}, found.choice) == found.value
 
 
+@pytest.mark.usefixtures("nothing_is_small")
 @pytest.mark.parametrize("prune", ["always", "never"])
 def test_equal_rows_collapse_without_changing_the_optimum(prune):
     rng = np.random.default_rng(2)

@@ -12,8 +12,8 @@ its sum h_v, and hands each edge that leads on the share g_v h_v, where g_v = 1 
 the next node on that edge takes p = min over i of (e + g_v h_v - p back) from it. L never falls, passes
 alternate in direction, and on a tree L becomes F*.
 
-Upper bound. On the way each node picks the configuration that is best for the nodes already visited and
-for what the others promise; that is a whole choice, with value U.
+Upper bound. Before a pass, each node in turn picks the configuration that is best for the nodes already
+visited and for what the others promise in their p; that is a whole choice, with value U.
 
 Pruning. While v holds h_v, every choice with x_v = i costs at least L + h_v(i) - min h_v. Where that
 exceeds U, no best choice uses i. Ties are kept.
@@ -101,21 +101,19 @@ class Ascent:
 
     def run_pass(self) -> None:
         """Visits all nodes once, in the direction opposite to that of the last pass."""
-        chosen = [0] * len(self._sweep)
-        for node in self._sweep if self._forward else reversed(self._sweep):
-            gathered, promised = self._gather(node)
+        nodes = self._sweep if self._forward else self._sweep[::-1]
+        if self._guessing:
+            self._guess(nodes)
+        for node in nodes:
+            gathered = self._gather(node)
             lowest = float(np.minimum.reduce(gathered))
             self._raise_lower(node, lowest)
             if self.upper < np.inf:
                 survivors = self._survivors(gathered, lowest)
                 if survivors is not None:
                     self._restrict(node, survivors)
-                    gathered, promised = gathered[survivors], promised[survivors]
-            if self._guessing:
-                chosen[node] = self._guess(node, promised, chosen)
+                    gathered = gathered[survivors]
             self._hand_on(node, gathered, lowest)
-        if self._guessing:
-            self.offer(chosen)
         self._guessing = True
         self.passes += 1
         self._face(not self._forward)
@@ -129,15 +127,19 @@ class Ascent:
         self._before, self._after = edges if forward else edges[::-1]
         self._near, self._far = self._taken if forward else self._taken[::-1]
 
-    def _gather(self, node: int) -> tuple[Floats, Floats]:
-        """h of the node, and the part of it that comes from nodes not yet visited."""
-        promised = self.instance.costs[node]
+    def _promised(self, node: int) -> Floats:
+        """The part of h that comes from the node itself and from nodes that the pass visits after it."""
+        total = self.instance.costs[node]
         for edge in self._after[node]:
-            promised = promised + self._near[edge]
-        gathered = promised
+            total = total + self._near[edge]
+        return total
+
+    def _gather(self, node: int) -> Floats:
+        """h of the node."""
+        total = self._promised(node)
         for edge in self._before[node]:
-            gathered = gathered + self._far[edge]
-        return gathered, promised
+            total = total + self._far[edge]
+        return total
 
     def _raise_lower(self, node: int, lowest: float) -> None:
         """Replaces what the node and the edges before it had in L by what the node has now."""
@@ -159,12 +161,17 @@ class Ascent:
         for edge in self.instance.incoming[node]:
             self._taken[1][edge] = self._taken[1][edge][survivors]
 
-    def _guess(self, node: int, promised: Floats, chosen: Sequence[int]) -> int:
-        for edge in self._before[node]:
-            u, v = self.instance.ends[edge]
-            table = self.instance.tables[edge]
-            promised = promised + (table.row(chosen[u]) if self._forward else table.col(chosen[v]))
-        return int(promised.argmin())
+    def _guess(self, nodes: Sequence[int]) -> None:
+        """Chooses for one node after another, and offers the choice."""
+        chosen = [0] * len(nodes)
+        for node in nodes:
+            total = self._promised(node)
+            for edge in self._before[node]:
+                u, v = self.instance.ends[edge]
+                table = self.instance.tables[edge]
+                total = total + (table.row(chosen[u]) if self._forward else table.col(chosen[v]))
+            chosen[node] = int(total.argmin())
+        self.offer(chosen)
 
     def _hand_on(self, node: int, gathered: Floats, lowest: float) -> None:
         after = self._after[node]
@@ -177,9 +184,7 @@ class Ascent:
 
     def _at_rest(self, node: int) -> Floats:
         """The node's part of L between two passes."""
-        total = self.instance.costs[node]
-        for edge in self._after[node]:
-            total = total + self._near[edge]
+        total = self._promised(node)
         for edge in self._before[node]:
             total = total - self._held[edge]
         return total

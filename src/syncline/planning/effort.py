@@ -13,6 +13,11 @@ CHEAP_CELLS = 1_000_000
 """What can be computed in the time that looking for a way to avoid it would take."""
 
 
+def is_cheap(cells: float) -> bool:
+    """Whether so few cells are better computed than avoided."""
+    return cells <= CHEAP_CELLS
+
+
 class Effort:
     """The cells that an elimination in this order visits, as the instance's configurations dwindle."""
 
@@ -32,7 +37,7 @@ class Effort:
 
     def is_cheap(self) -> bool:
         """Whether it is not worth while to look for less."""
-        return self.plain() <= CHEAP_CELLS
+        return is_cheap(self.plain())
 
     def _cells(self) -> Floats:
         sizes = np.array([*map(len, self._instance.costs), 1], dtype=np.float64)

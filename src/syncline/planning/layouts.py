@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
-WORTH_COLLAPSING = 512
+WORTH_COLLAPSING = 1024
 """The cells from which looking for equal rows pays."""
 
 
@@ -93,18 +93,28 @@ class Table:
         return full if self.cols is None else full[:, self.cols.labels]
 
 
-def collapse(matrix: Floats) -> Table:
-    """The table of a full matrix, with equal rows and equal columns kept once.
+def collapse(table: Table, known: dict[bytes, Classes]) -> Table:
+    """The table with equal rows and equal columns kept once.
 
-    A small matrix is left as it is.
+    A small one, or one that has classes already, is left as it is.
+
+    Args:
+        table: what to collapse.
+        known: the classes found so far, so that equal ones are the same object.
     """
-    if matrix.size < WORTH_COLLAPSING:
-        return Table(matrix.copy(), None, None)
+    matrix = table.matrix
+    if matrix.size < WORTH_COLLAPSING or table.rows is not None or table.cols is not None:
+        return table
     rows = row_classes(matrix)
     reduced = matrix if rows is None else matrix[rows.first]
     cols = row_classes(np.ascontiguousarray(reduced.T))
     reduced = reduced if cols is None else reduced[:, cols.first]
-    return Table(np.array(reduced, order="C"), rows, cols)
+    return Table(np.array(reduced, order="C"), shared(rows, known), shared(cols, known))
+
+
+def shared(classes: Classes | None, known: dict[bytes, Classes]) -> Classes | None:
+    """The first known partition that is equal to this one."""
+    return None if classes is None else known.setdefault(classes.labels.tobytes(), classes)
 
 
 def row_classes(matrix: Floats) -> Classes | None:
@@ -114,9 +124,10 @@ def row_classes(matrix: Floats) -> Classes | None:
     a class, so that a collision can at worst miss a saving.
     """
     for stride in (1 + matrix.shape[1] // 16, 1):
-        classes = Classes.of(_hashes(matrix[:, ::stride]))
-        if classes.count == len(matrix):
+        hashes = _hashes(matrix[:, ::stride])
+        if len(set(hashes.tolist())) == len(matrix):
             return None
+        classes = Classes.of(hashes)
         if (matrix[classes.first[classes.labels]] == matrix).all():
             return classes
     return None

@@ -1,7 +1,7 @@
 """The problem that the search solves: a graph whose nodes choose one configuration each.
 
-It checks what it is given, sums parallel edges, finds equal arrays, and turns each distinct matrix into
-a table over layout classes. Nothing here depends on node costs, so one structure serves many solves.
+It checks what it is given, sums parallel edges, and makes one table of equal arrays. Nothing here depends
+on node costs, so one structure serves many solves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from syncline.planning.layouts import Classes, Floats, Ints, Table, collapse
+from syncline.planning.layouts import Classes, Floats, Ints, Table, collapse, shared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +69,15 @@ class Structure:
             key: Table(np.minimum(table.matrix, cap), table.rows, table.cols)
             for key, table in self.distinct().items()
         }
+        return self._with(tables)
+
+    def collapsed(self) -> Structure:
+        """The structure with equal rows and columns of each matrix kept once, as layout classes."""
+        known: dict[bytes, Classes] = {}
+        tables = {key: collapse(table, known) for key, table in self.distinct().items()}
+        return self._with(tables)
+
+    def _with(self, tables: Mapping[int, Table]) -> Structure:
         edges = tuple(Edge(edge.u, edge.v, tables[id(edge.table)]) for edge in self.edges)
         return Structure(self.sizes, edges, self.sweep)
 
@@ -187,7 +196,7 @@ class _Tables:
             if np.array_equal(other, matrix):
                 return table
         _check_values(matrix, f"edge {ends}")
-        table = self._shared(collapse(matrix))
+        table = Table(np.array(matrix, order="C"), None, None)
         alike.append((matrix, table))
         return table
 
@@ -199,15 +208,8 @@ class _Tables:
             raise ValueError(f"The layouts of edge {ends} do not index its matrix of shape {matrix.shape}.")
         _check_values(matrix, f"edge {ends}")
         (picked_rows, by_row), (picked_cols, by_col) = _picked(rows), _picked(cols)
-        return self._shared(Table(matrix[np.ix_(picked_rows, picked_cols)], by_row, by_col))
-
-    def _shared(self, table: Table) -> Table:
-        return Table(table.matrix, self._interned(table.rows), self._interned(table.cols))
-
-    def _interned(self, classes: Classes | None) -> Classes | None:
-        if classes is None:
-            return None
-        return self._by_labels.setdefault(classes.labels.tobytes(), classes)
+        matrix = matrix[np.ix_(picked_rows, picked_cols)]
+        return Table(matrix, shared(by_row, self._by_labels), shared(by_col, self._by_labels))
 
 
 def _picked(labels: Ints) -> tuple[Ints, Classes | None]:

@@ -14,6 +14,8 @@ from syncline.planning.instance import Instance
 
 EDGE_CELLS = 15_000
 """How many cells could be visited in the time that handling one edge takes anyway."""
+TABLE_FACTOR = 4
+"""How much longer a cell of a small table takes than one of a pass."""
 PAYS_FROM = 3
 """Bounding starts when the elimination would take at least as long as this many passes."""
 MAX_PASSES = 40
@@ -49,6 +51,6 @@ def bound(ascent: Ascent, effort: Effort, *, least: int = 0) -> None:
     for number in range(MAX_PASSES):
         cells = pass_cells(ascent.instance)
         budget -= cells
-        if number >= least and (budget < 0 or effort.plain() < cells):
+        if number >= least and (budget < 0 or TABLE_FACTOR * effort.plain() < cells):
             return
         ascent.run_pass()

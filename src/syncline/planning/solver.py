@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from syncline.errors import PlanningError
 from syncline.planning.bounds import Ascent, WarmStart
 from syncline.planning.dominance import drop_dominated
-from syncline.planning.effort import Effort, cheapest_ordering
+from syncline.planning.effort import Effort, cheapest_ordering, is_cheap
 from syncline.planning.folding import Schedule, schedule
 from syncline.planning.instance import Instance
 from syncline.planning.layouts import Floats
@@ -46,12 +46,15 @@ class Solver:
     ) -> None:
         """Prepares the graph; ``sizes`` counts each node's configurations, the rest is as in ``solve``."""
         began = time.perf_counter()
-        self._true = self._finite = build(sizes, edge_costs)
+        structure = build(sizes, edge_costs)
+        self._neighbours = structure.neighbours()
+        self._first = greedy(self._neighbours, sizes, RULES[0])
+        if not is_cheap(sum(self._first.cells(sizes))):
+            structure = structure.collapsed()
+        self._true = self._finite = structure
         self._prune: Pruning = prune
         self._fold = fold
         self._table_bytes = table_bytes
-        self._neighbours = self._true.neighbours()
-        self._first = greedy(self._neighbours, self._true.sizes, RULES[0])
         self._found: tuple[tuple[int, ...], Ordering] | None = None
         self._order = None if order is None else follow(order, self._neighbours).order
         self._reach = self._true.reach()
