@@ -1,7 +1,9 @@
 """What ranks run in the tests of the launchers. Each function gets one string."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,30 +11,22 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from syncline.cluster.traffic import TrafficMeter
 from syncline.errors import DataError
+from syncline.launch.link import read_link_bytes
 
 
 def _rank() -> int:
     return int(os.environ["RANK"])
 
 
-def note(folder: str) -> None:
+def talk(argument: str) -> None:
+    folder, _, text = argument.partition(" ")
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
     Path(folder, f"seen-{_rank()}").write_text(" ".join(os.environ[name] for name in names))
-
-
-def note_and_sum(folder: str) -> None:
-    note(folder)
-    sum_ranks(folder)
-
-
-def write(text: str) -> None:
     print(f"out of rank {_rank()}: {text}", flush=True)
     print(f"err of rank {_rank()}", file=sys.stderr)
     os.system("echo child of rank $RANK")
-
-
-def sum_ranks(folder: str) -> None:
     dist.init_process_group("gloo")
     total = torch.tensor([float(_rank())])
     dist.all_reduce(total)
@@ -40,9 +34,37 @@ def sum_ranks(folder: str) -> None:
     dist.destroy_process_group()
 
 
-def fail(kind: str) -> None:
-    """Rank 1 fails while rank 0 hangs in a collective, deaf to SIGTERM when the kind says so."""
-    kind, _, deaf = kind.partition("+")
+def reduce(folder: str) -> None:
+    """All-reduce 20 MB, and tell what was sent."""
+    meter = TrafficMeter()
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(5_000_000))
+    dist.barrier()
+    node = read_link_bytes()
+    told = {
+        "local_rank": int(os.environ["LOCAL_RANK"]),
+        "local_world_size": int(os.environ["LOCAL_WORLD_SIZE"]),
+        "interface": os.environ["GLOO_SOCKET_IFNAME"],
+        "addresses": _addresses(),
+        "node_between": node.between,
+        **(meter.sent() or {}),
+    }
+    Path(folder, f"told-{_rank()}").write_text(json.dumps(told))
+    print(f"rank {_rank()} speaks")
+    dist.destroy_process_group()
+
+
+def _addresses() -> list[str]:
+    shown = subprocess.check_output(["ip", "-j", "address", "show", "eth0"])
+    return [each["local"] for each in json.loads(shown)[0]["addr_info"] if each["family"] == "inet"]
+
+
+def fail(kinds: str) -> None:
+    """Rank 1 fails, in one way or another at each start, while rank 0 hangs in a collective.
+
+    With `+deaf`, rank 0 sleeps instead and ignores SIGTERM.
+    """
+    kind, _, deaf = kinds.split(",")[int(os.environ["TORCHELASTIC_RESTART_COUNT"])].partition("+")
     dist.init_process_group("gloo")
     dist.barrier()
     if _rank() == 1:
@@ -51,23 +73,17 @@ def fail(kind: str) -> None:
     if deaf:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(1000)
-    if kind == "raise-aside":
-        time.sleep(1000)
     dist.barrier()
 
 
 def fail_now(kind: str) -> None:
-    print("last words")
+    print("last words", flush=True)
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "exit":
         os._exit(7)
-    elif kind == "sysexit":
-        sys.exit(5)
     elif kind == "known":
         raise DataError("no such corpus")
-    elif kind == "interrupt":
-        raise KeyboardInterrupt
     raise ValueError("too many cooks")
 
 
@@ -87,13 +103,6 @@ def fail_once(folder: str) -> None:
         raise ValueError("only the first time")
     dist.barrier()
     dist.destroy_process_group()
-
-
-def fail_always(_: str) -> None:
-    restart = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    if _rank() == int(restart):
-        raise ValueError(f"attempt {restart}")
-    time.sleep(1000)
 
 
 def save_when_stopped(folder: str) -> None:

@@ -6,6 +6,7 @@ them, passes signals on, and ends them all when one has failed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -145,9 +146,7 @@ class _Launch:
             )
         with launcher:
             try:
-                assert launcher.stdin is not None
-                launcher.stdin.write(encode_task(task))
-                launcher.stdin.close()
+                _tell(launcher, task)
                 yield launcher
             finally:
                 launcher.kill()
@@ -172,3 +171,10 @@ class _Launch:
             rank=node * self.emulation.ranks_per_node,
             exit_code=codes[node],
         )
+
+
+def _tell(launcher: subprocess.Popen[bytes], task: NodeTask) -> None:
+    assert launcher.stdin is not None
+    # A launcher that did not even start says so by its exit code.
+    with contextlib.suppress(BrokenPipeError), launcher.stdin as stream:
+        stream.write(encode_task(task))

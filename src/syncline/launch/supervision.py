@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import time
@@ -43,7 +44,7 @@ def supervise(
         stop_timeout_s: How long ranks may take to save and end after a signal.
     """
     watch = _Watch(launchers, has_failed, stop_timeout_s)
-    with stop_signals(watch.stop, watch.stop_at_once):
+    with stop_signals(watch.stop, watch.insist):
         while watch.step():
             time.sleep(POLL_S)
     watch.ending.exit_codes = [launcher.wait() for launcher in launchers]
@@ -51,6 +52,8 @@ def supervise(
 
 
 class _Watch:
+    """Ends launchers in three steps: a signal, a second one that has them kill their ranks, SIGKILL."""
+
     def __init__(
         self,
         launchers: Sequence[subprocess.Popen[bytes]],
@@ -61,26 +64,30 @@ class _Watch:
         self._launchers = launchers
         self._has_failed = has_failed
         self._stop_timeout_s = stop_timeout_s
-        self._kill_at_s: float | None = None
+        self._insist_at_s = math.inf
+        self._kill_at_s = math.inf
+        self._is_ending = False
 
     def stop(self, number: int) -> None:
         self.ending.signal_number = number
-        # The launchers kill what has not ended in time; the rest is for their own end.
         self._end(number, self._stop_timeout_s + KILL_GRACE_S)
 
-    def stop_at_once(self) -> None:
-        self._end(signal.SIGTERM, KILL_GRACE_S)
+    def insist(self) -> None:
+        self._insist_at_s = math.inf
+        self._kill_at_s = time.monotonic() + KILL_GRACE_S
+        self._signal(signal.SIGTERM)
 
     def step(self) -> bool:
         """Look once; says whether a launcher still runs."""
         codes = [launcher.poll() for launcher in self._launchers]
-        if self._kill_at_s is None:
+        if not self._is_ending:
             self._note_death(codes)
             if any(codes) or self._has_failed():
                 self._end(signal.SIGTERM, FAILURE_GRACE_S)
-        elif time.monotonic() >= self._kill_at_s:
-            for launcher in self._launchers:
-                launcher.kill()
+        if time.monotonic() >= self._insist_at_s:
+            self.insist()
+        if time.monotonic() >= self._kill_at_s:
+            self._signal(signal.SIGKILL)
         return None in codes
 
     def _note_death(self, codes: Sequence[int | None]) -> None:
@@ -91,6 +98,10 @@ class _Watch:
                 return
 
     def _end(self, number: int, grace_s: float) -> None:
-        self._kill_at_s = time.monotonic() + grace_s
+        self._is_ending = True
+        self._insist_at_s = time.monotonic() + grace_s
+        self._signal(number)
+
+    def _signal(self, number: int) -> None:
         for launcher in self._launchers:
             launcher.send_signal(number)
