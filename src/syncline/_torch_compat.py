@@ -18,12 +18,20 @@ from torch._ops import OpOverload as OpOverload
 
 # Tested with 2.13. Awaited: a public way to make tensors that have a device and a shape but no memory
 # (`torch.device("meta")` loses the values of constants that a model makes in its forward pass).
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 
 def fake_mode() -> AbstractContextManager[Any]:
     """A mode in which new tensors have a shape, a type and a device, but no memory."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has memory, and so values.
+
+    Tested with 2.13. Awaited: as for `fake_mode`.
+    """
+    return not tensor.is_meta and not isinstance(tensor, FakeTensor)
 
 
 def share_storage(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 
 from syncline._torch_compat import OpOverload, overload_name, schema_arguments
@@ -27,6 +28,7 @@ class Assembly:
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
     buffer_updates: Mapping[int, Tensor]
+    constants: Mapping[int, torch.Tensor] = field(default_factory=dict)
     _spaces: dict[Any, IterationSpace] = field(default_factory=dict)
     _saved: dict[Any, Saved] = field(default_factory=dict)
 
@@ -46,6 +48,7 @@ class Assembly:
             outputs=tuple(kept[tensor.id].id for tensor in self.outputs),
             buffer_updates={kept[old].id: kept[new.id].id for old, new in self.buffer_updates.items()},
             tied=dict(tied),
+            constants={kept[old].id: value for old, value in self.constants.items()},
             exported=exported,
         )
 

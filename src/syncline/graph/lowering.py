@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -22,6 +23,7 @@ from syncline.graph.recording import Recorder
 Nested: TypeAlias = Any
 """A value, or a tuple of them as ops with several outputs give."""
 
+aten = torch.ops.aten
 _NOWHERE = Origin()
 _CHECKS = ("_assert", "sym_constrain", "_functional_assert", "_functional_sym_constrain")
 
@@ -115,33 +117,28 @@ class Lowering:
         return written
 
     def _inline(self, module: fx.GraphModule, node: fx.Node, origin: Origin) -> Nested:
-        """A nested graph, as torch makes for `no_grad` and `autocast`, becomes part of this one."""
-        name = node.target.name() if hasattr(node.target, "name") else str(node.target)
-        places = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
-        if name not in places or (name == "wrap_with_autocast" and node.args[2]):
-            raise CaptureError(
-                f"{origin.source or 'The model'} uses '{name}', which cannot be part of a plan.\n"
-                "Leave autocast to the training's precision setting, and write control flow that depends "
-                "on tensors as arithmetic, for example with torch.where."
-            )
-        place = places[name]
-        getter = node.args[place]
+        """A nested graph, as torch makes for `no_grad` and `autocast`, becomes part of this one.
+
+        Without gradients means: of detached inputs.
+        """
+        region = _region(node, origin)
+        getter = node.args[region.place]
         assert isinstance(getter, fx.Node)
         inner = getattr(module, str(getter.target))
         assert isinstance(inner, fx.GraphModule)
         placeholders = [one for one in inner.graph.nodes if one.op == "placeholder"]
-        for placeholder, given in zip(placeholders, node.args[place + 1 :], strict=True):
-            self._values[placeholder] = self._value(given)
-        with self.recorder.gradients(bool(node.args[0]) if place == 1 else self.recorder.differentiates):
-            outputs = self.run(inner)
-        return tuple(self._exposed(output, origin) for output in outputs)
+        for placeholder, given in zip(placeholders, node.args[region.place + 1 :], strict=True):
+            value = self._value(given)
+            detached = not region.differentiated and isinstance(value, Value)
+            self._values[placeholder] = self._detached(value, origin) if detached else value
+        return tuple(self.run(inner))
 
-    def _exposed(self, output: Any, origin: Origin) -> Any:
-        if not isinstance(output, Value):
-            return output
-        tensor = self.tensor(output, origin)
-        exposed = self.recorder.expose(tensor, origin)
-        return output if exposed is tensor else Value.fresh(exposed)
+    def _detached(self, value: Value, origin: Origin) -> Value:
+        tensor = self.tensor(value, origin)
+        form = Form(tensor.shape, tensor.dtype)
+        (detached,) = self.recorder.emit(aten.detach.default, {"self": tensor}, (form,), origin, is_view=True)
+        step = None if detached is tensor else ViewStep(aten.detach.default, {}, (form,))
+        return value.viewed(step, detached)
 
     def _arguments(self, target: OpOverload, node: fx.Node) -> dict[str, Any]:
         """All arguments by name, in the order of the schema, with defaults; nodes as their values."""
@@ -171,6 +168,27 @@ class Lowering:
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise _reads_data(origin)
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """A nested graph: which argument it is, and whether it is differentiated."""
+
+    place: int
+    differentiated: bool
+
+
+def _region(node: fx.Node, origin: Origin) -> _Region:
+    name = str(node.target)
+    if name == "wrap_with_set_grad_enabled":
+        return _Region(1, bool(node.args[0]))
+    if name == "wrap_with_autocast" and not node.args[2]:
+        return _Region(4, True)
+    raise CaptureError(
+        f"{origin.source or 'The model'} uses '{name}', which cannot be part of a plan.\n"
+        "Leave autocast to the training's precision setting, and write control flow that depends on tensors "
+        "as arithmetic, for example with torch.where."
+    )
 
 
 def _forms(result: Any, origin: Origin) -> tuple[tuple[Form, ...], bool]:

@@ -139,6 +139,8 @@ class OpGraph:
     """Buffers that forward assigns to, and the tensors that hold their new values."""
     tied: Mapping[str, str] = field(default_factory=dict)
     """Other names of tied parameters and buffers, and the names that the graph uses for them."""
+    constants: Mapping[int, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
+    """The values of the constant tensors, where the model has them: not if it is on the meta device."""
     exported: ExportedProgram | None = field(default=None, repr=False, compare=False)
     """What it was made from."""
 

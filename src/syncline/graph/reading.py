@@ -10,6 +10,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 
+from syncline._torch_compat import has_values
 from syncline.errors import CaptureError
 from syncline.graph.aliasing import Value
 from syncline.graph.assembly import Assembly
@@ -64,6 +65,7 @@ def read(exported: ExportedProgram, module: nn.Module, wrapping: Wrapping) -> Op
         inputs=reader.inputs,
         outputs=tensors,
         buffer_updates=reader.written_buffers(),
+        constants=reader.constants,
     )
     tied = {
         wrapping.tensor(name): wrapping.tensor(first)
@@ -80,11 +82,15 @@ class _Reader:
         self.names = names
         self.lowering = Lowering(Recorder(), wrapping)
         self.inputs: list[Tensor] = []
+        self.constants: dict[int, torch.Tensor] = {}
         self._wrapping = wrapping
         self._values: dict[str, Value] = {}
+        self._given: list[tuple[Tensor, Value]] = []
         nodes = (node for node in exported.graph.nodes if node.op == "placeholder")
         for node, spec in zip(nodes, exported.graph_signature.input_specs, strict=True):
-            self.lowering.bind(node, self._input(node, spec))
+            value = self._input(node, spec)
+            self.lowering.bind(node, value)
+            self._keep_constant(value, exported.constants.get(spec.target or ""))
 
     def _input(self, node: fx.Node, spec: InputSpec) -> Value | object:
         value = node.meta.get("val")
@@ -95,8 +101,16 @@ class _Reader:
             kind = TensorKind.BUFFER
         name = self.names.first.get(spec.target or "", spec.target) or node.name
         if name not in self._values:
-            self._values[name] = Value.fresh(self._tensor(name, value, kind))
+            tensor = self._tensor(name, value, kind)
+            self._values[name] = Value.fresh(tensor)
+            self._given.append((tensor, self._values[name]))
         return self._values[name]
+
+    def _keep_constant(self, value: Value | object, content: object) -> None:
+        if not isinstance(value, Value) or value.tensor.kind is not TensorKind.CONSTANT:
+            return
+        if isinstance(content, torch.Tensor) and has_values(content):
+            self.constants[value.tensor.id] = content
 
     def _tensor(self, name: str, value: torch.Tensor, kind: TensorKind) -> Tensor:
         tensor = self.lowering.recorder.new_tensor(
@@ -112,8 +126,8 @@ class _Reader:
     def written_buffers(self) -> dict[int, Tensor]:
         """The buffers that forward assigned to, by id, and their new content."""
         written: dict[int, Tensor] = {}
-        for value in self._values.values():
-            before, after = value.tensor, value.storage.root
+        for before, value in self._given:
+            after = value.storage.root
             if before is after or before.kind in (TensorKind.INPUT, TensorKind.CONSTANT):
                 continue
             if before.kind is TensorKind.PARAMETER:

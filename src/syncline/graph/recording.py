@@ -4,7 +4,6 @@ names and without iteration spaces."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +48,6 @@ class Recorder:
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
         self.drafts: list[Draft] = []
-        self._grad = True
-        self._hidden: set[int] = set()
-        """Tensors computed without gradients from tensors that have them."""
 
     def new_tensor(self, name: str, form: Form, kind: TensorKind, *, requires_grad: bool = False) -> Tensor:
         """A tensor that no op has made before."""
@@ -84,7 +80,7 @@ class Recorder:
         is_view: bool,
     ) -> tuple[Tensor, ...]:
         inputs = list(tensors_in(arguments.values()))
-        wanted = any(tensor.requires_grad or tensor.id in self._hidden for tensor in inputs)
+        wanted = any(tensor.requires_grad for tensor in inputs)
         cut = target is torch.ops.aten.detach.default
         name = target.overloadpacket.__name__
         outputs = tuple(
@@ -92,37 +88,13 @@ class Recorder:
                 name,
                 form,
                 TensorKind.ACTIVATION,
-                requires_grad=wanted and self._grad and not cut and _differentiable(form.dtype),
+                requires_grad=wanted and not cut and _differentiable(form.dtype),
             )
             for form in forms
         )
-        if wanted and not self._grad and not cut:
-            self._hidden.update(tensor.id for tensor in outputs)
         updates = _updated_buffers(name, arguments)
         self.drafts.append(Draft(target, arguments, outputs, origin, is_view, updates))
         return outputs
-
-    @property
-    def differentiates(self) -> bool:
-        """Whether ops recorded now are differentiated."""
-        return self._grad
-
-    @contextmanager
-    def gradients(self, enabled: bool) -> Iterator[None]:
-        """Within, ops are differentiated or not."""
-        before, self._grad = self._grad, enabled
-        try:
-            yield
-        finally:
-            self._grad = before
-
-    def expose(self, tensor: Tensor, origin: Origin) -> Tensor:
-        """A tensor as it leaves a region without gradients: detached, if it would have had one."""
-        if tensor.id not in self._hidden or not self._grad:
-            return tensor
-        detach = torch.ops.aten.detach.default
-        form = Form(tensor.shape, tensor.dtype)
-        return self._record(detach, {"self": tensor}, (form,), origin, is_view=True)[0]
 
 
 def _differentiable(dtype: torch.dtype) -> bool:
