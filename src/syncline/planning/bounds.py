@@ -30,7 +30,7 @@ import numpy as np
 from syncline.planning.instance import Instance
 from syncline.planning.layouts import Floats, Ints, Table
 
-TOLERANCE = 1e-11
+TOLERANCE = 1e-10
 """What a bound must exceed to count, relative to the terms of the best known choice: far above rounding."""
 WORTHWHILE = 0.7
 """A node is restricted when no more than this part of its configurations survives: it copies its tables."""
@@ -104,6 +104,7 @@ class Ascent:
         nodes = self._sweep if self._forward else self._sweep[::-1]
         if self._guessing:
             self._guess(nodes)
+        self.lower = math.fsum(self._retained)  # between passes no edge has a part in L
         for node in nodes:
             gathered = self._gather(node)
             lowest = float(np.minimum.reduce(gathered))

@@ -8,9 +8,12 @@ from syncline.planning.folding import number_equal
 from syncline.planning.instance import Instance
 from syncline.planning.layouts import Floats
 from syncline.planning.ordering import RULES, Ordering, greedy
+from syncline.planning.repetition import blockwise
 
 CHEAP_CELLS = 1_000_000
 """What can be computed in the time that looking for a way to avoid it would take."""
+SEARCH_CELLS = 20_000
+"""What can be computed in the time that the other greedy rules take for one node."""
 
 
 def is_cheap(cells: float) -> bool:
@@ -31,7 +34,7 @@ class Effort:
         return float(self._cells().sum())
 
     def folded(self) -> float:
-        """As if all steps that eliminate equal nodes in tables of the same size were one."""
+        """At the very least: as if steps that eliminate equal nodes in tables of equal size were one."""
         numbers = np.array(number_equal(self._instance.costs))
         return float(np.unique(np.stack([numbers[self._rows[:, 0]], self._cells()]), axis=1)[1].sum())
 
@@ -44,16 +47,32 @@ class Effort:
         return sizes[self._rows].prod(axis=1)
 
 
-def cheapest_ordering(instance: Instance, first: Ordering | None = None) -> Ordering:
-    """The order with the fewest cells, folded, of those that the greedy rules find.
+def cheapest_ordering(
+    instance: Instance, *, fold: bool, first: Ordering | None = None
+) -> tuple[Ordering, float]:
+    """The order that visits the fewest cells of those that the greedy rules find.
 
     Args:
         instance: what to eliminate.
+        fold: whether equal tables will be computed once.
         first: the order of the first rule, if it is known.
+
+    Returns:
+        The order, and its cells.
     """
-    neighbours = instance.neighbours()
-    best = Effort(instance, first or greedy(neighbours, instance.sizes(), RULES[0]))
-    if best.is_cheap():
-        return best.ordering
-    others = [Effort(instance, greedy(neighbours, instance.sizes(), rule)) for rule in RULES[1:]]
-    return min([best, *others], key=Effort.folded).ordering
+    neighbours, sizes = instance.neighbours(), instance.sizes()
+    first = first or greedy(neighbours, sizes, RULES[0])
+    best: tuple[Ordering, float] = first, sum(first.cells(sizes))
+    if is_cheap(best[1]):
+        return best
+    if fold:
+        best = min(best, blockwise(instance), key=_cells)
+    for rule in RULES[1:]:
+        if best[1] > SEARCH_CELLS * len(sizes):
+            other = greedy(neighbours, sizes, rule)
+            best = min(best, (other, sum(other.cells(sizes))), key=_cells)
+    return best
+
+
+def _cells(found: tuple[Ordering, float]) -> float:
+    return found[1]

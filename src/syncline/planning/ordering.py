@@ -65,15 +65,6 @@ def min_fill(node: int, graph: Graph, weights: Sequence[float]) -> float:
     return (len(around) * (len(around) - 1) - joined) / 2
 
 
-def last(final: int) -> Rule:
-    """The rule ``min_weight``, with one node kept for the end."""
-
-    def rule(node: int, graph: Graph, weights: Sequence[float]) -> float:
-        return math.inf if node == final else min_weight(node, graph, weights)
-
-    return rule
-
-
 RULES: tuple[Rule, ...] = (min_degree, min_weight, min_fill)
 
 

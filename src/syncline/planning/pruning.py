@@ -26,10 +26,9 @@ def pass_cells(instance: Instance) -> int:
     return sum(table.matrix.size + EDGE_CELLS for table in instance.tables)
 
 
-def bounding_pays(instance: Instance, effort: Effort) -> bool:
-    """Whether bounding the instance is likely to be quicker than eliminating it as it is."""
-    least = PAYS_FROM * pass_cells(instance)
-    return effort.plain() > least and effort.folded() > least
+def bounding_pays(instance: Instance, cells: float) -> bool:
+    """Whether bounding the instance is likely to be quicker than an elimination of so many cells."""
+    return cells > PAYS_FROM * pass_cells(instance)
 
 
 def dominance_pays(instance: Instance, effort: Effort) -> bool:

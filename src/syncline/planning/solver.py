@@ -17,9 +17,10 @@ from syncline.planning.effort import Effort, cheapest_ordering, is_cheap
 from syncline.planning.folding import Schedule, schedule
 from syncline.planning.instance import Instance
 from syncline.planning.layouts import Floats
-from syncline.planning.ordering import RULES, Ordering, follow, greedy, last
+from syncline.planning.ordering import RULES, Ordering, follow, greedy
 from syncline.planning.problem import EdgeCosts, Structure, build, check_node_costs, greatest_size
 from syncline.planning.pruning import bound, bounding_pays, dominance_pays
+from syncline.planning.repetition import blockwise
 from syncline.planning.solution import Solution, Statistics
 from syncline.planning.tabulation import Tabulation
 
@@ -30,8 +31,8 @@ TABLE_BYTES = 2 << 30
 class Solver:
     """Solves one graph again and again with different node costs.
 
-    The checks, the layout classes and the equal tables are found once; each solve starts from the bounds
-    and the best choice of the one before. Edge arrays must not be changed meanwhile.
+    The checks, the layout classes, the equal tables and the order are found once; each solve starts from
+    the bounds and the best choice of the one before.
     """
 
     def __init__(
@@ -48,15 +49,17 @@ class Solver:
         began = time.perf_counter()
         structure = build(sizes, edge_costs)
         self._neighbours = structure.neighbours()
-        self._first = greedy(self._neighbours, sizes, RULES[0])
+        self._order = order
+        self._first = (
+            greedy(self._neighbours, sizes, RULES[0]) if order is None else follow(order, self._neighbours)
+        )
         if not is_cheap(sum(self._first.cells(sizes))):
             structure = structure.collapsed()
         self._true = self._finite = structure
         self._prune: Pruning = prune
         self._fold = fold
         self._table_bytes = table_bytes
-        self._found: tuple[tuple[int, ...], Ordering] | None = None
-        self._order = None if order is None else follow(order, self._neighbours).order
+        self._found: tuple[list[int], tuple[Ordering, float]] | None = None
         self._reach = self._true.reach()
         self._cap = np.inf if self._reach is None else 0.0
         self._remembered: WarmStart | None = None
@@ -105,8 +108,8 @@ class Solver:
         found = np.full(len(costs[node]), np.inf)
         if not instance.forbid_infinite():
             return found
-        plan = schedule(instance, greedy(self._neighbours, instance.sizes(), last(node)), fold=self._fold)
-        self._check_memory(plan)
+        plan = schedule(instance, blockwise(instance, last=node)[0], fold=self._fold)
+        self._check_memory(plan, range(len(costs)))
         least = instance.costs[node] + Tabulation(plan, instance.costs).around_last()
         kept = instance.kept[node]
         found[slice(None) if kept is None else kept] = least
@@ -115,11 +118,15 @@ class Solver:
 
     def _checked(self, node_costs: Sequence[ArrayLike]) -> list[Floats]:
         costs = check_node_costs(node_costs)
-        sizes = tuple(len(vector) for vector in costs)
-        if sizes != self._true.sizes:
+        if len(costs) != len(self._true.sizes):
             raise ValueError(
-                f"The node costs have {sizes} entries; the graph has {self._true.sizes} configurations."
+                f"There are costs of {len(costs)} nodes, but the graph has {len(self._true.sizes)}."
             )
+        for node, (vector, size) in enumerate(zip(costs, self._true.sizes, strict=True)):
+            if len(vector) != size:
+                raise ValueError(
+                    f"Node {node} has {size} configurations, but {len(vector)} costs were given."
+                )
         return costs
 
     def _finite_for(self, costs: Sequence[Floats]) -> Structure:
@@ -139,7 +146,7 @@ class Solver:
         always = self._prune == "always"
         effort = Effort(instance, self._first)
         passes = 0
-        if always or bounding_pays(instance, effort):
+        if always or self._should_bound(instance, effort):
             ascent = Ascent(instance, self._finite.sweep, start=self._remembered, ceiling=self._cap / 2)
             known = self._last_choice and instance.remaining(self._last_choice)
             if known:
@@ -150,35 +157,48 @@ class Solver:
             drop_dominated(instance)
         return passes
 
+    def _should_bound(self, instance: Instance, effort: Effort) -> bool:
+        if not bounding_pays(instance, effort.plain()):
+            return False
+        return (
+            not self._fold
+            or bounding_pays(instance, effort.folded())
+            or bounding_pays(instance, self._ordering(instance)[1])
+        )
+
     def _eliminate(self, instance: Instance) -> tuple[tuple[int, ...], Schedule]:
         rest, nodes = instance.undecided()
-        ordering = self._ordering(rest, nodes)
+        if self._order is not None:
+            number = {node: at for at, node in enumerate(nodes)}
+            ordering = follow([number[node] for node in self._order if node in number], rest.neighbours())
+        elif len(nodes) == len(instance.costs):
+            ordering, _ = self._ordering(instance)
+        else:
+            ordering, _ = cheapest_ordering(rest, fold=self._fold)
         plan = schedule(rest, ordering, fold=self._fold and not Effort(rest, ordering).is_cheap())
-        self._check_memory(plan)
+        self._check_memory(plan, nodes)
         chosen = [0] * len(instance.costs)
         for node, configuration in zip(nodes, Tabulation(plan, rest.costs).choice(), strict=True):
             chosen[node] = configuration
         return instance.originals(chosen), plan
 
-    def _ordering(self, rest: Instance, nodes: Sequence[int]) -> Ordering:
+    def _ordering(self, instance: Instance) -> tuple[Ordering, float]:
+        """An order for all nodes, kept for the next solve, and its cells."""
         if self._order is not None:
-            number = {node: at for at, node in enumerate(nodes)}
-            return follow([number[node] for node in self._order if node in number], rest.neighbours())
-        if len(nodes) < len(self._true.sizes):
-            return cheapest_ordering(rest)
-        sizes = tuple(rest.sizes())
+            return self._first, sum(self._first.cells(instance.sizes()))
+        sizes = instance.sizes()
         if self._found is None or self._found[0] != sizes:
-            self._found = (sizes, cheapest_ordering(rest, self._first))
+            self._found = (sizes, cheapest_ordering(instance, fold=self._fold, first=self._first))
         return self._found[1]
 
-    def _check_memory(self, plan: Schedule) -> None:
+    def _check_memory(self, plan: Schedule, nodes: Sequence[int]) -> None:
         if not plan.steps:
             return
         needed, node = plan.peak_bytes()
         if needed > self._table_bytes:
             raise PlanningError(
                 f"The search needs tables of {needed / 1e9:.3g} GB, more than the "
-                f"{self._table_bytes / 1e9:.3g} GB that it may use; the largest is that of node {node}, "
-                f"and a table depends on up to {plan.width} other nodes.\n"
+                f"{self._table_bytes / 1e9:.3g} GB that it may use; the largest is that of node "
+                f"{nodes[node]}, and a table depends on up to {plan.width} other nodes.\n"
                 "Give nodes fewer configurations, raise table_bytes, or leave the order of elimination open."
             )
