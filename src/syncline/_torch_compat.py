@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import fx
 
 # Tested with 2.13. Awaited: a public name for the types of `torch.ops.aten.linear.default` and of
 # `torch.ops.higher_order.cond`.
@@ -20,10 +21,26 @@ from torch._ops import OpOverload as OpOverload
 # (`torch.device("meta")` loses the values of constants that a model makes in its forward pass).
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+# Tested with 2.13. Awaited: an option of `torch.export` not to generate Python code for its graphs.
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+# Only for `Trace`, see there.
+from torch.fx.experimental.proxy_tensor import (
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    get_proxy_slot,
+    track_tensor_tree,
+)
+
 
 def fake_mode() -> AbstractContextManager[Any]:
     """A mode in which new tensors have a shape, a type and a device, but no memory."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def graphs_without_code() -> AbstractContextManager[Any]:
+    """Within, traced graphs get Python code only when they are called: that takes a third of an export."""
+    return _use_lazy_graph_module(True)
 
 
 def has_values(tensor: torch.Tensor) -> bool:
@@ -34,12 +51,12 @@ def has_values(tensor: torch.Tensor) -> bool:
     return not tensor.is_meta and not isinstance(tensor, FakeTensor)
 
 
-def share_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two tensors, which may have no memory, are views of the same one.
+def storage_key(tensor: torch.Tensor) -> int:
+    """Equal for tensors that are views of the same memory, even if there is none.
 
     Tested with 2.13. Awaited: a public comparison of storages that works without memory.
     """
-    return first.untyped_storage()._cdata == second.untyped_storage()._cdata
+    return tensor.untyped_storage()._cdata
 
 
 def schema_arguments(op: OpOverload) -> Sequence[Any]:
@@ -56,3 +73,40 @@ def overload_name(op: OpOverload) -> str:
     Tested with 2.13. Awaited: public access to the schema of an op.
     """
     return op._overloadname
+
+
+class Trace:
+    """The graph that `torch.export` is building right now, for recording nodes into it directly.
+
+    Tested with 2.13. Awaited: tracing a repeated block once (`torch.compiler.nested_compile_region` does
+    that for compilation, but export refuses it without strict mode).
+    """
+
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+        self.graph: fx.Graph = tracer.graph
+
+    @classmethod
+    def running(cls) -> Trace | None:
+        """The trace that the calling code is part of; None when nothing is being traced."""
+        mode = get_proxy_mode()
+        return None if mode is None else cls(mode.tracer)
+
+    @property
+    def module_path(self) -> str:
+        """The path of the module being called, as nodes have it."""
+        return next(reversed(self._tracer.module_stack.values()))[0]
+
+    def node(self, tensor: torch.Tensor) -> fx.Node | None:
+        """The node that made a tensor; None if it is a constant to the trace."""
+        slot = get_proxy_slot(tensor, self._tracer, None)
+        return None if slot is None else slot.proxy.node
+
+    def bind(self, tensor: torch.Tensor, node: fx.Node) -> torch.Tensor:
+        """Makes a tensor the value of a node."""
+        track_tensor_tree(tensor, fx.Proxy(node, self._tracer), constant=None, tracer=self._tracer)
+        return tensor
+
+    def paused(self) -> AbstractContextManager[Any]:
+        """A context in which nothing is recorded."""
+        return disable_proxy_modes_tracing()

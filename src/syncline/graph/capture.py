@@ -14,11 +14,12 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from syncline._torch_compat import fake_mode
+from syncline._torch_compat import fake_mode, graphs_without_code
 from syncline.graph.failures import explain
 from syncline.graph.opgraph import OpGraph
 from syncline.graph.origin import Wrapping
 from syncline.graph.reading import read
+from syncline.graph.repeats import repeats_copied
 from syncline.graph.twin import tracing_device, weightless, weightless_inputs
 
 _INSIDE = Wrapping("model", "loss")
@@ -104,7 +105,12 @@ def _capture(
 
 def _export(module: nn.Module, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
     try:
-        with warnings.catch_warnings(), torch.enable_grad():
+        with (
+            warnings.catch_warnings(),
+            torch.enable_grad(),
+            graphs_without_code(),
+            repeats_copied(module),
+        ):
             warnings.simplefilter("ignore")
             return torch.export.export(module, inputs, strict=False)
     except Exception as error:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from syncline._torch_compat import HigherOrderOperator, OpOverload, schema_arguments, share_storage
+from syncline._torch_compat import HigherOrderOperator, OpOverload, schema_arguments, storage_key
 from syncline.errors import CaptureError
 from syncline.graph.aliasing import Value, ViewStep, current, overwrite
 from syncline.graph.canonical import LEFT_OUT, Form, canonical
@@ -227,4 +227,4 @@ def _aliases(node: fx.Node, target: OpOverload) -> bool:
         return False
     result, source = node.meta["val"], node.all_input_nodes[0].meta["val"]
     first = result[0] if isinstance(result, tuple | list) else result
-    return isinstance(source, torch.Tensor) and share_storage(source, first)
+    return isinstance(source, torch.Tensor) and storage_key(source) == storage_key(first)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from syncline._torch_compat import fake_mode, share_storage
+from syncline._torch_compat import fake_mode, storage_key
 from syncline.graph.opgraph import Tensor
 from syncline.graph.recording import Draft
 
@@ -50,12 +50,9 @@ def _stand_in(value: Any, inputs: list[torch.Tensor]) -> Any:
 
 
 def _sort(kept: list[torch.Tensor], known: list[torch.Tensor]) -> Saved:
-    places: set[int] = set()
-    others: list[torch.Tensor] = []
-    for tensor in kept:
-        place = next((i for i, one in enumerate(known) if share_storage(one, tensor)), None)
-        if place is not None:
-            places.add(place)
-        elif not any(share_storage(one, tensor) for one in others):
-            others.append(tensor)
-    return Saved(tuple(sorted(places)), sum(one.untyped_storage().nbytes() for one in others))
+    first: dict[int, int] = {}
+    for place, tensor in enumerate(known):
+        first.setdefault(storage_key(tensor), place)
+    places = {first[storage_key(tensor)] for tensor in kept if storage_key(tensor) in first}
+    others = {storage_key(tensor): tensor for tensor in kept if storage_key(tensor) not in first}
+    return Saved(tuple(sorted(places)), sum(one.untyped_storage().nbytes() for one in others.values()))
