@@ -16,8 +16,8 @@ MODES = [(prune, fold) for prune in ("auto", "always", "never") for fold in (Tru
 @pytest.fixture
 def nothing_is_small(monkeypatch):
     """Has even the smallest problem collapsed, ordered and folded like a large one."""
-    monkeypatch.setattr("syncline.planning.layouts.WORTH_COLLAPSING", 0)
-    monkeypatch.setattr("syncline.planning.effort.CHEAP_CELLS", 0)
+    monkeypatch.setattr("syncline.planning.elimination.layouts.WORTH_COLLAPSING", 0)
+    monkeypatch.setattr("syncline.planning.elimination.effort.CHEAP_CELLS", 0)
 
 
 def brute_force(node_costs, edge_costs):
@@ -235,7 +235,7 @@ def test_large_tables_are_cut_into_blocks(monkeypatch):
         (u, v): rng.normal(size=(len(node_costs[u]), len(node_costs[v]))) for u in range(5) for v in range(u)
     }
     whole = check(node_costs, edge_costs, prune="never")
-    monkeypatch.setattr("syncline.planning.tabulation.BLOCK_CELLS", 37)
+    monkeypatch.setattr("syncline.planning.elimination.tabulation.BLOCK_CELLS", 37)
     assert check(node_costs, edge_costs, prune="never").choice == whole.choice
 
 

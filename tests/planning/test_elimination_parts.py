@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from syncline.planning.bounds import Ascent
-from syncline.planning.dominance import undominated
+from syncline.planning.elimination.bounds import Ascent
+from syncline.planning.elimination.dominance import undominated
 from syncline.planning.elimination import solve
-from syncline.planning.instance import Instance
-from syncline.planning.layouts import Classes, Table, collapse, join, restrict
-from syncline.planning.ordering import RULES, follow, greedy
-from syncline.planning.problem import build
-from syncline.planning.repetition import blockwise
-from syncline.planning.tabulation import blocks
+from syncline.planning.elimination.instance import Instance
+from syncline.planning.elimination.layouts import Classes, Table, collapse, join, restrict
+from syncline.planning.elimination.ordering import RULES, follow, greedy
+from syncline.planning.elimination.problem import build
+from syncline.planning.elimination.repetition import blockwise
+from syncline.planning.elimination.tabulation import blocks
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from syncline.errors import PlanningError
-from syncline.planning.bounds import Ascent, WarmStart
-from syncline.planning.dominance import drop_dominated
-from syncline.planning.effort import Effort, cheapest_ordering, is_cheap
-from syncline.planning.folding import Schedule, schedule
-from syncline.planning.instance import Instance
-from syncline.planning.layouts import Floats
-from syncline.planning.ordering import RULES, Ordering, follow, greedy
-from syncline.planning.problem import EdgeCosts, Structure, build, check_node_costs, greatest_size
-from syncline.planning.pruning import bound, bounding_pays, dominance_pays
-from syncline.planning.repetition import blockwise
-from syncline.planning.solution import Solution, Statistics
-from syncline.planning.tabulation import Tabulation
+from syncline.planning.elimination.bounds import Ascent, WarmStart
+from syncline.planning.elimination.dominance import drop_dominated
+from syncline.planning.elimination.effort import Effort, cheapest_ordering, is_cheap
+from syncline.planning.elimination.folding import Schedule, schedule
+from syncline.planning.elimination.instance import Instance
+from syncline.planning.elimination.layouts import Floats
+from syncline.planning.elimination.ordering import RULES, Ordering, follow, greedy
+from syncline.planning.elimination.problem import EdgeCosts, Structure, build, check_node_costs, greatest_size
+from syncline.planning.elimination.pruning import bound, bounding_pays, dominance_pays
+from syncline.planning.elimination.repetition import blockwise
+from syncline.planning.elimination.solution import Solution, Statistics
+from syncline.planning.elimination.tabulation import Tabulation
 
 Pruning = Literal["auto", "always", "never"]
 TABLE_BYTES = 2 << 30

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from syncline.planning.layouts import Classes, Floats, Ints, Table, collapse, shared
+from syncline.planning.elimination.layouts import Classes, Floats, Ints, Table, collapse, shared
 
 
 @dataclass(frozen=True, slots=True, eq=False)

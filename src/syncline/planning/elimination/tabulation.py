@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from syncline.planning.folding import OWN, Input, Schedule, Step
-from syncline.planning.layouts import Floats, Ints, refinement
+from syncline.planning.elimination.folding import OWN, Input, Schedule, Step
+from syncline.planning.elimination.layouts import Floats, Ints, refinement
 
 BLOCK_CELLS = 1 << 17
 """Tables are built in blocks of at most this many cells (1 MB), which stay in the processor's cache."""

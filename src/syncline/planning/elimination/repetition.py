@@ -11,9 +11,9 @@ import heapq
 import math
 from collections.abc import Hashable
 
-from syncline.planning.folding import number_equal
-from syncline.planning.instance import Instance
-from syncline.planning.ordering import Ordering
+from syncline.planning.elimination.folding import number_equal
+from syncline.planning.elimination.instance import Instance
+from syncline.planning.elimination.ordering import Ordering
 
 
 def blockwise(instance: Instance, *, last: int | None = None) -> tuple[Ordering, int]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from syncline.planning.folding import number_equal
-from syncline.planning.instance import Instance
-from syncline.planning.layouts import Floats, Ints, Table
+from syncline.planning.elimination.folding import number_equal
+from syncline.planning.elimination.instance import Instance
+from syncline.planning.elimination.layouts import Floats, Ints, Table
 
 
 def effort(instance: Instance) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from syncline.planning.layouts import Floats, Ints, Table, restrict
-from syncline.planning.problem import Edge, Structure
+from syncline.planning.elimination.layouts import Floats, Ints, Table, restrict
+from syncline.planning.elimination.problem import Edge, Structure
 
 
 class Instance:

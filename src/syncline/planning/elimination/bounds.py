@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from syncline.planning.instance import Instance
-from syncline.planning.layouts import Floats, Ints, Table
+from syncline.planning.elimination.instance import Instance
+from syncline.planning.elimination.layouts import Floats, Ints, Table
 
 TOLERANCE = 1e-10
 """What a bound must exceed to count, relative to the terms of the best known choice: far above rounding."""

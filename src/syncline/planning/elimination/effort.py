@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from syncline.planning.folding import number_equal
-from syncline.planning.instance import Instance
-from syncline.planning.layouts import Floats
-from syncline.planning.ordering import RULES, Ordering, greedy
-from syncline.planning.repetition import blockwise
+from syncline.planning.elimination.folding import number_equal
+from syncline.planning.elimination.instance import Instance
+from syncline.planning.elimination.layouts import Floats
+from syncline.planning.elimination.ordering import RULES, Ordering, greedy
+from syncline.planning.elimination.repetition import blockwise
 
 CHEAP_CELLS = 1_000_000
 """What can be computed in the time that looking for a way to avoid it would take."""

@@ -7,10 +7,10 @@ vanish; where the graph is a chain, the elimination is as cheap as a single pass
 
 from __future__ import annotations
 
-from syncline.planning import dominance
-from syncline.planning.bounds import Ascent
-from syncline.planning.effort import Effort
-from syncline.planning.instance import Instance
+from syncline.planning.elimination import dominance
+from syncline.planning.elimination.bounds import Ascent
+from syncline.planning.elimination.effort import Effort
+from syncline.planning.elimination.instance import Instance
 
 EDGE_CELLS = 15_000
 """How many cells could be visited in the time that handling one edge takes anyway."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from syncline.planning.instance import Instance
-from syncline.planning.layouts import Classes, Floats, join
-from syncline.planning.ordering import Ordering
+from syncline.planning.elimination.instance import Instance
+from syncline.planning.elimination.layouts import Classes, Floats, join
+from syncline.planning.elimination.ordering import Ordering
 
 OWN = -1
 """The place of the eliminated node among the axes of an input."""

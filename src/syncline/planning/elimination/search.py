@@ -1,22 +1,4 @@
-"""The exact search: the choice of one configuration a node that costs least in all.
-
-    F(x) = sum over nodes v of c_v(x_v)  +  sum over edges (u, v) of e_uv(x_u, x_v)
-
-with c_v the node costs and e_uv the edge costs; F* is its minimum over all x. PaSE's dynamic program finds
-it by what is known as min-sum variable elimination: eliminating v replaces all terms with x_v by the
-message  m(x_D) = min over x_v of their sum,  over the set D of nodes that share a term with v. Any order of
-elimination gives F*; it decides only how large the messages get. Around it:
-
-- ``layouts``: messages are indexed by classes of configurations that look alike;
-- ``bounds``: configurations that no best choice can have are crossed out first, where that pays;
-- ``dominance``: so are those that another one can always replace;
-- ``ordering``, ``repetition``: the cheapest order that a few greedy rules find;
-- ``folding``: tables that repeat, as the layers of a transformer do, are computed once;
-- ``tabulation``: dense NumPy arrays, integer back-pointers, bounded blocks.
-
-The memory of a device is no part of F: callers price it into the node costs and solve again with a
-``Solver``, which keeps all that does not depend on them.
-"""
+"""The search as a function, and the value of a choice."""
 
 from __future__ import annotations
 
@@ -26,11 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from syncline.planning.problem import EdgeCosts, LayoutCosts
-from syncline.planning.solution import Solution, Statistics
-from syncline.planning.solver import TABLE_BYTES, Pruning, Solver
-
-__all__ = ["LayoutCosts", "Solution", "Solver", "Statistics", "evaluate", "solve"]
+from syncline.planning.elimination.problem import EdgeCosts, LayoutCosts
+from syncline.planning.elimination.solution import Solution
+from syncline.planning.elimination.solver import TABLE_BYTES, Pruning, Solver
 
 
 def solve(
@@ -42,7 +22,7 @@ def solve(
     fold: bool = True,
     table_bytes: int = TABLE_BYTES,
 ) -> Solution:
-    """Finds a choice of one configuration a node with the least total cost F (see the module).
+    """Finds a choice of one configuration a node with the least total cost F (see the package).
 
     Costs may be +inf (forbidden) and negative. The graph may have several components, and an edge in both
     directions (their costs add up). The same input always gives the same choice.
