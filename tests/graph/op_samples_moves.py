@@ -92,6 +92,7 @@ MOVES: dict[str, Callable[[], Call]] = {
     "roll of all": lambda: call(aten.roll.default, real(4, 6), [1]),
     "cumsum": lambda: call(aten.cumsum.default, real(4, 6), 1),
     "diff": lambda: call(aten.diff.default, real(4, 6)),
+    "diff with more": lambda: call(aten.diff.default, real(4, 6), 1, 1, real(4, 2), real(4, 1)),
     "cumprod": lambda: call(aten.cumprod.default, real(4, 6), 1),
     "cummax": lambda: call(aten.cummax.default, real(4, 6), 1),
     "cummin": lambda: call(aten.cummin.default, real(4, 6), 1),

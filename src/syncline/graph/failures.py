@@ -28,6 +28,9 @@ _ADVICE = (
 )
 
 
+_GENERAL = "If the model runs on such a batch otherwise, rewrite that line with plain tensor operations."
+
+
 def explain(error: Exception, model: str) -> CaptureError:
     """The error to show instead of one that came out of `torch.export`."""
     cause = _root(error)
@@ -35,7 +38,7 @@ def explain(error: Exception, model: str) -> CaptureError:
         return cause
     source = users_line(cause.__traceback__) or users_line(error.__traceback__)
     words = f"{type(cause).__name__}: {_first_lines(str(cause))}"
-    reason, advice = "torch.export cannot follow it", "Rewrite that line with plain tensor operations."
+    reason, advice = "it fails when traced", _GENERAL
     for signs, why, what in _ADVICE:
         if any(sign in words.lower() for sign in signs):
             reason, advice = why, what

@@ -121,11 +121,11 @@ class Lowering:
 
         Without gradients means: of detached inputs.
         """
-        region = _region(node, origin)
-        getter = node.args[region.place]
-        assert isinstance(getter, fx.Node)
+        getter = next(arg for arg in node.args if isinstance(arg, fx.Node) and arg.op == "get_attr")
         inner = getattr(module, str(getter.target))
         assert isinstance(inner, fx.GraphModule)
+        first = next(one for one in inner.graph.nodes if one.op != "placeholder")
+        region = _region(node, origin if origin.source else origin_of(first.meta, self._wrapping))
         placeholders = [one for one in inner.graph.nodes if one.op == "placeholder"]
         for placeholder, given in zip(placeholders, node.args[region.place + 1 :], strict=True):
             value = self._value(given)

@@ -92,6 +92,8 @@ def fit(rule: Rule, inputs: tuple[Shape | None, ...], outputs: tuple[Shape, ...]
     """The iteration space of a call whose tensors have these shapes; None for inputs left out."""
     parsed = _parse(rule.notation)
     places = [index for index, shape in enumerate(inputs) if shape is not None]
+    if (places and places[-1] >= len(parsed.inputs)) or len(outputs) != len(parsed.outputs):
+        raise NotationError(f"'{rule.notation}' has fewer tensors than the call")
     patterns = [(parsed.inputs[index], inputs[index] or ()) for index in places]
     patterns += list(zip(parsed.outputs, outputs, strict=True))
     spread = [_spread(pattern, shape, _ellipsis_rank(patterns)) for pattern, shape in patterns]

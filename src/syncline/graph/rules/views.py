@@ -215,6 +215,14 @@ def along(call: Call) -> Rule:
     return _moved_inside(call, set(call.dims(rank, named)))
 
 
+def diff(call: Call) -> Rule:
+    """Differences along a dim, which is whole, of a tensor with others put before and after it."""
+    rank = len(call.shape())
+    dim, names = call.dim(rank), dim_names(rank)
+    tensors = [_tensor([*names[:dim], f"x{index}!", *names[dim + 1 :]]) for index in range(len(call.inputs))]
+    return Rule(f"{', '.join(tensors)} -> {_tensor([*names[:dim], 'y!', *names[dim + 1 :]])}")
+
+
 def last_two(call: Call) -> Rule:
     """The matrix in the last two dims is whole: tril and triu."""
     rank = len(call.shape())
