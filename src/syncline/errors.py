@@ -58,6 +58,12 @@ class PlanningError(SynclineError):
     title = "Cannot plan"
 
 
+class InfeasiblePlanError(PlanningError):
+    """No plan fits the memory of a device."""
+
+    title = "Nothing fits"
+
+
 class CheckpointError(SynclineError):
     """A checkpoint is missing, broken, or of another model."""
 

@@ -1,0 +1,138 @@
+"""What people do without a search: strategies to compare with, as shardings of the same graph.
+
+Each gives every op an assignment of axes to dims. Where a dim cannot take an axis (the parts would not be
+equal, or the op lacks the dim), the op is repeated over that axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from syncline.graph.opgraph import Op, OpGraph
+from syncline.planning.axes import SearchAxes
+from syncline.planning.choices import UNUSED, Assignments
+from syncline.planning.roles import batch_dims
+
+Shardings = dict[int, tuple[int, ...]]
+"""An assignment for each op, by its id."""
+
+_PRODUCTS = ("linear", "addmm", "mm", "matmul")
+
+
+def data_parallel(graph: OpGraph, axes: SearchAxes) -> Shardings:
+    """Every op is split over the batch, over all axes that it has room for."""
+    batch = batch_dims(graph)
+    wish = lambda op: [(batch.get(op.id), range(len(axes.axes)))]  # noqa: E731
+    return {op.id: _fit(op, axes, wish(op)) for op in graph.ops}
+
+
+def tensor_parallel(graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int]) -> Shardings:
+    """Megatron's way: the batch over the other axes; over `model_axes` products are split in turn by their
+    output and by their input channels, what lies between them follows, and the vocabulary is split too."""
+    batch = batch_dims(graph)
+    data_axes = [index for index in range(len(axes.axes)) if index not in model_axes]
+    cut: dict[int, int] = {}
+    shardings: Shardings = {}
+    for op in graph.ops:
+        dim = _model_dim(op, cut)
+        if dim is not None and dim == batch.get(op.id):
+            dim = None
+        shardings[op.id] = _fit(op, axes, [(batch.get(op.id), data_axes), (dim, model_axes)])
+        if dim is not None and any(shardings[op.id][axis] == dim for axis in model_axes):
+            _follow(op, dim, cut)
+    return shardings
+
+
+def one_weird_trick(graph: OpGraph, axes: SearchAxes) -> Shardings:
+    """Krizhevsky's: convolutions split over the batch, fully connected layers by their output channels."""
+    everything = range(len(axes.axes))
+    batch = batch_dims(graph)
+    shardings: Shardings = {}
+    for op in graph.ops:
+        is_product = _name(op) in _PRODUCTS
+        dim = op.space.index("n") if is_product and _has(op, "n") else batch.get(op.id)
+        shardings[op.id] = _fit(op, axes, [(dim, everything)])
+    return shardings
+
+
+def split_vocabulary(graph: OpGraph, axes: SearchAxes) -> Shardings:
+    """For recurrent language models: the recurrence over the batch, lookup and projection by vocabulary."""
+    everything = range(len(axes.axes))
+    batch = batch_dims(graph)
+    shardings: Shardings = {}
+    for op in graph.ops:
+        name = {"embedding": "v", "linear": "n", "cross_entropy_loss": "c"}.get(_name(op))
+        dim = op.space.index(name) if name and _has(op, name) else batch.get(op.id)
+        shardings[op.id] = _fit(op, axes, [(dim, everything), (batch.get(op.id), everything)])
+    return shardings
+
+
+def expert(graph: OpGraph, axes: SearchAxes) -> tuple[str, Shardings]:
+    """The strategy that experts use for this kind of model, and its name."""
+    names = {_name(op) for op in graph.ops}
+    if "scaled_dot_product_attention" in names or ("softmax" in names and "embedding" in names):
+        inner = [index for index, axis in enumerate(axes.axes) if axis.level == 0]
+        return "Megatron tensor parallel in a node, data parallel between", tensor_parallel(
+            graph, axes, inner
+        )
+    if "lstm" in names:
+        return "data parallel LSTM, split vocabulary", split_vocabulary(graph, axes)
+    return "one weird trick", one_weird_trick(graph, axes)
+
+
+def mesh_masks(
+    graph: OpGraph, assignments: Sequence[Assignments], model_axes: Sequence[int]
+) -> dict[int, np.ndarray]:
+    """Which shardings use one uniform mesh: the batch over all axes but `model_axes`, over which it is not."""
+    batch = batch_dims(graph)
+    masks = {}
+    for op, rows in zip(graph.ops, assignments, strict=True):
+        dim = batch.get(op.id, UNUSED)
+        data = np.ones(len(rows), dtype=bool)
+        for axis in range(rows.shape[1]):
+            if axis in model_axes:
+                data &= (rows[:, axis] != dim) | (dim == UNUSED)
+            else:
+                data &= rows[:, axis] == dim
+        masks[op.id] = data if data.any() else np.ones(len(rows), dtype=bool)
+    return masks
+
+
+def _model_dim(op: Op, cut: dict[int, int]) -> int | None:
+    """The dim that the model axes split: that of an input which is cut already, or else a new one."""
+    for tensor, operand in zip(op.inputs, op.space.inputs, strict=True):
+        where = cut.get(tensor)
+        if where is not None and operand.dims[where]:
+            return operand.dims[where][0]
+    fresh = {"embedding": "v", **dict.fromkeys(_PRODUCTS, "n")}.get(_name(op))
+    return op.space.index(fresh) if fresh and _has(op, fresh) else None
+
+
+def _follow(op: Op, dim: int, cut: dict[int, int]) -> None:
+    for tensor, operand in zip(op.outputs, op.space.outputs, strict=True):
+        position = operand.position(dim)
+        if position is not None and position[1] == 0:
+            cut[tensor] = position[0]
+
+
+def _fit(op: Op, axes: SearchAxes, wishes: Sequence[tuple[int | None, Sequence[int]]]) -> tuple[int, ...]:
+    """Gives axes to dims as wished, as far as they can be split evenly."""
+    chosen = [UNUSED] * len(axes.axes)
+    left = {dim: op.space.dims[dim].size for dim in op.space.contiguous}
+    for dim, wanted in wishes:
+        for axis in wanted:
+            size = axes.axes[axis].size
+            if dim in left and chosen[axis] == UNUSED and left[dim] % size == 0:
+                chosen[axis] = dim
+                left[dim] //= size
+    return tuple(chosen)
+
+
+def _name(op: Op) -> str:
+    return op.target.split(".")[1]
+
+
+def _has(op: Op, name: str) -> bool:
+    return any(dim.name == name for dim in op.space.dims)

@@ -1,0 +1,251 @@
+"""From a captured model and a cluster to a plan, with the alternatives priced beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from syncline.cluster.topology import Cluster
+from syncline.errors import InfeasiblePlanError
+from syncline.graph.opgraph import Op, OpGraph
+from syncline.planning.axes import SearchAxes, search_axes
+from syncline.planning.baselines import Shardings, data_parallel, expert, mesh_masks
+from syncline.planning.choices import UNUSED
+from syncline.planning.parameter_costs import Keeping
+from syncline.planning.pins import Pin, pin_masks
+from syncline.planning.plan import Alternative, Axis, OpSharding, Plan, PlannedWorkload, SearchReport
+from syncline.planning.prediction import Memory
+from syncline.planning.random_search import random_search
+from syncline.planning.search import LEAST_EXPOSED, Candidate, Limits, Search
+from syncline.planning.tables import ADAM_STATE_FACTOR, Tables, build_tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to plan."""
+
+    model: str
+    batch: int
+    memory_bytes: float | None = None
+    """Of one device; by default what the cluster's devices have."""
+    pins: tuple[Pin, ...] = ()
+    state_factor: float = ADAM_STATE_FACTOR
+    proposals: int = 3000
+    """Of the random search that is run for comparison; 0 for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan and all that it was chosen from, for explanations."""
+
+    plan: Plan
+    search: Search
+    chosen: Candidate
+    alternatives: tuple[tuple[str, Candidate], ...]
+
+
+def make_plan(graph: OpGraph, cluster: Cluster, request: Request) -> Planned:
+    """The fastest plan that fits a device, and what else was weighed.
+
+    Raises:
+        InfeasiblePlanError: Nothing fits; names what binds and the smallest change that would.
+    """
+    began = time.perf_counter()
+    axes = search_axes(cluster)
+    known = known_strategies(graph, axes)
+    extra = {op.id: [shardings[op.id] for _, shardings in known] for op in graph.ops}
+    tables = build_tables(graph, axes, state_factor=request.state_factor, extra=extra)
+    search = Search(tables)
+    pinned = Limits(masks=pin_masks(tables, request.pins))
+    search.exposed_share = exposed_share(search, known[0][1])
+    limit = request.memory_bytes or cluster.device.memory_bytes
+    found, smallest = search.fastest_within(limit, pinned)
+    seconds = time.perf_counter() - began
+    others = _alternatives(search, known, request)
+    fitting = [one for _, one in others if one.prediction.memory.total <= limit] if not request.pins else []
+    chosen = min([*([found] if found else []), *fitting], key=lambda one: one.prediction.step_s, default=None)
+    if chosen is None:
+        raise InfeasiblePlanError(_explain_infeasible(smallest, limit, request, cluster))
+    report = SearchReport(
+        space=_power_of_ten(tables),
+        seconds=seconds,
+        ops=len(graph.ops),
+        choices=sum(node.count for node in tables.nodes if node.op is not None),
+        exposed_share=search.exposed_share,
+    )
+    plan = describe(search, chosen, request, cluster, limit, report)
+    shown = tuple(
+        Alternative(
+            name=name,
+            exact=True,
+            prediction=one.prediction,
+            fits=one.prediction.memory.total <= limit,
+        )
+        for name, one in others
+    )
+    return Planned(
+        plan=dataclasses.replace(plan, alternatives=shown), search=search, chosen=chosen, alternatives=others
+    )
+
+
+def known_strategies(graph: OpGraph, axes: SearchAxes) -> list[tuple[str, Shardings]]:
+    """Data parallelism, then what experts do with models like this."""
+    return [("data parallel", data_parallel(graph, axes)), expert(graph, axes)]
+
+
+def exposed_share(search: Search, shardings: Shardings) -> float:
+    """The share of parameter communication that backward cannot hide: b of the objective."""
+    candidate = search.solve(Limits(masks=_exactly(search.tables, shardings), keepings=(Keeping.REPLICATED,)))
+    if candidate is None or not candidate.prediction.times.parameters_s:
+        return LEAST_EXPOSED
+    backward_s = sum(
+        float(node.costs.backward_s[chosen])
+        for node, chosen in zip(search.tables.nodes, candidate.choice, strict=True)
+        if node.costs is not None
+    )
+    reductions_s = candidate.prediction.times.parameters_s
+    return float(np.clip((reductions_s - backward_s) / reductions_s, LEAST_EXPOSED, 1.0))
+
+
+def describe(
+    search: Search,
+    chosen: Candidate,
+    request: Request,
+    cluster: Cluster,
+    limit: float,
+    report: SearchReport,
+) -> Plan:
+    """A choice in the words of a plan."""
+    graph, axes = search.tables.graph, search.tables.axes
+    ops: dict[str, OpSharding] = {}
+    tied: dict[str, Keeping] = {}
+    for node, index, keep in zip(search.tables.nodes, chosen.choice, chosen.keeping, strict=True):
+        if node.op is not None and node.assignments is not None:
+            split = _named(node.op.space.dims, node.assignments[index], axes)
+            ops[node.op.name] = OpSharding(split=split, keep=keep)
+        elif node.tensor is not None and node.parameters is not None:
+            tied[node.tensor.name] = keep
+    return Plan(
+        workload=PlannedWorkload(
+            model=request.model,
+            batch=request.batch,
+            parameters=graph.parameter_count,
+            forward_flops=graph.forward_flops,
+            optimizer_state_factor=request.state_factor,
+        ),
+        cluster=cluster.name,
+        measured=cluster.measured,
+        memory_limit_bytes=limit,
+        axes=tuple(
+            Axis(name=axis.name, size=axis.size, level=cluster.levels[axis.level].name) for axis in axes.axes
+        ),
+        ops=ops,
+        tied=tied,
+        recompute=chosen.recompute,
+        prediction=chosen.prediction,
+        search=report,
+        warnings=_warnings(graph, axes),
+    )
+
+
+def _alternatives(
+    search: Search, known: Sequence[tuple[str, Shardings]], request: Request
+) -> tuple[tuple[str, Candidate], ...]:
+    found: list[tuple[str, Candidate | None]] = []
+    for name, shardings in known:
+        masks = _exactly(search.tables, shardings)
+        found.append((name, search.solve(Limits(masks=masks, keepings=(Keeping.REPLICATED,)))))
+    data = _exactly(search.tables, known[0][1])
+    found.append(
+        (
+            "data parallel, fully sharded (ZeRO-3)",
+            search.solve(Limits(masks=data, keepings=(Keeping.SHARDED,))),
+        )
+    )
+    found.append(_best_mesh(search))
+    complete = [(name, one) for name, one in found if one is not None]
+    if request.proposals and complete:
+        start = min((one for _, one in complete), key=lambda one: one.prediction.step_s)
+        complete.append(("random search (MCMC)", random_search(search, start, proposals=request.proposals)))
+    return tuple(complete)
+
+
+def _best_mesh(search: Search) -> tuple[str, Candidate | None]:
+    """The fastest uniform data x tensor mesh: the innermost axes for the model, the others for the batch."""
+    axes = search.tables.axes
+    graph = search.tables.graph
+    rows = [node.assignments for node in search.tables.nodes if node.assignments is not None]
+    best: tuple[str, Candidate | None] = ("best uniform mesh", None)
+    for count in range(len(axes.axes) + 1):
+        model_axes = list(range(len(axes.axes) - count, len(axes.axes)))
+        found = search.solve(Limits(masks=mesh_masks(graph, rows, model_axes)))
+        if found is None:
+            continue
+        if best[1] is None or found.prediction.step_s < best[1].prediction.step_s:
+            degree = math.prod(axes.axes[axis].size for axis in model_axes)
+            data = math.prod(axes.sizes) // degree
+            best = (f"best uniform mesh (data {data} x tensor {degree})", found)
+    return best
+
+
+def _exactly(tables: Tables, shardings: Mapping[int, tuple[int, ...]]) -> dict[int, np.ndarray]:
+    masks = {}
+    for index, node in enumerate(tables.nodes):
+        if node.op is not None and node.assignments is not None:
+            masks[index] = (node.assignments == np.array(shardings[node.op.id])).all(axis=1)
+    return masks
+
+
+def _named(dims: Sequence, assignment: np.ndarray, axes: SearchAxes) -> dict[str, tuple[str, ...]]:
+    split: dict[str, tuple[str, ...]] = {}
+    for axis, dim in zip(axes.axes, assignment, strict=True):
+        if dim != UNUSED:
+            name = dims[dim].name
+            split[name] = (*split.get(name, ()), axis.name)
+    return split
+
+
+def _warnings(graph: OpGraph, axes: SearchAxes) -> tuple[str, ...]:
+    device = axes.cluster.device
+
+    def seconds(op: Op) -> float:
+        moved = 3 * (op.bytes_read + op.bytes_written)
+        return max(op.flops / device.flops_per_s, moved / device.memory_bytes_per_s)
+
+    return tuple(
+        f"{op.name} ({op.target}) has no splitting rule, so every device runs all of it: "
+        f"{op.flops / 1e9:.3g} GFLOP, {seconds(op) * 1e3:.3g} ms a step"
+        for op in graph.unruled
+    )
+
+
+def _power_of_ten(tables: Tables) -> str:
+    exponent = sum(math.log10(node.count) for node in tables.nodes if node.op is not None)
+    return f"10^{exponent:.0f}"
+
+
+def _explain_infeasible(smallest: Candidate | None, limit: float, request: Request, cluster: Cluster) -> str:
+    if smallest is None:
+        return "No sharding satisfies all pins. Take one of them back."
+    memory: Memory = smallest.prediction.memory
+    kind = memory.largest.replace("_", " ")
+    needed = memory.total
+    lines = [
+        f"'{request.model}' at batch {request.batch} does not fit on {cluster.name}: the smallest plan needs "
+        f"{needed / 1e9:.2f} GB a device, the limit is {limit / 1e9:.2f} GB.",
+        f"What binds is {kind}: {getattr(memory, memory.largest) / 1e9:.2f} GB of it.",
+        f"The smallest change that fits: --memory {math.ceil(needed / 1e8) / 10:.1f}GB",
+    ]
+    fixed = needed - memory.saved_activations
+    if fixed < limit and memory.saved_activations:
+        share = (limit - fixed) / memory.saved_activations
+        batch = int(request.batch * share)
+        if batch >= 1:
+            lines[-1] += f", or --batch {batch} or less"
+    lines[-1] += ", or more devices."
+    return "\n".join(lines)
