@@ -112,6 +112,11 @@ def _collectives_s(
     return seconds
 
 
+def whole_for_partial(states: States) -> States:
+    """The layouts with every PARTIAL replaced by WHOLE."""
+    return np.where(states == PARTIAL, WHOLE, states).astype(np.int8)
+
+
 def local_fraction(axes: SearchAxes, states: States) -> Floats:
     """For each layout, the part of the tensor that one device has."""
     sizes = np.array(axes.sizes, dtype=np.float64)

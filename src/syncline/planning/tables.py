@@ -25,7 +25,7 @@ from syncline.planning.choices import Assignments, enumerate_assignments, input_
 from syncline.planning.op_costs import OpCosts, local_sizes, op_costs, operand_elements
 from syncline.planning.parameter_costs import ParameterCosts, frozen_costs, parameter_costs
 from syncline.planning.saving import block_of, find_charges
-from syncline.planning.states import PARTIAL, WHOLE, States, redistribute_s
+from syncline.planning.states import States, redistribute_s, whole_for_partial
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -247,10 +247,13 @@ class _Builder:
         return found
 
     def _edge(self, tensor: Tensor, source: int, made: States, target: int, taken: States) -> None:
-        key = ("edge", tensor.bytes, tensor.requires_grad, id(made), id(taken))
+        from_fork = self._tables.nodes[source].op is None
+        key = ("edge", tensor.bytes, tensor.requires_grad, id(made), id(taken), from_fork)
         found = self._cache.get(key)
         if not isinstance(found, tuple):
-            found = self._cache[key] = (*self._price(tensor, made, taken), made, taken)
+            priced = self._price(tensor, made, taken, from_fork=from_fork)
+            # The key holds addresses: keep what lies there alive.
+            found = self._cache[key] = (*priced, made, taken)
         forward_s, total_s, rows, cols = found[:4]
         nodes = self._tables.nodes
         block = nodes[source].block
@@ -267,13 +270,16 @@ class _Builder:
             )
         )
 
-    def _price(self, tensor: Tensor, made: States, taken: States) -> tuple[Floats, Floats, Ints, Ints]:
+    def _price(
+        self, tensor: Tensor, made: States, taken: States, *, from_fork: bool
+    ) -> tuple[Floats, Floats, Ints, Ints]:
         sources, rows = np.unique(made, axis=0, return_inverse=True)
         targets, cols = np.unique(taken, axis=0, return_inverse=True)
-        forward_s = redistribute_s(self._axes, tensor.bytes, sources, targets)
+        # What an input's PARTIAL says is of its gradient, what an output's says is of itself.
+        held = whole_for_partial(sources) if from_fork else sources
+        wanted = sources if from_fork else whole_for_partial(sources)
+        forward_s = redistribute_s(self._axes, tensor.bytes, held, whole_for_partial(targets))
         if not tensor.requires_grad:
             return forward_s, forward_s, rows.ravel(), cols.ravel()
-        # A summand in forward means that every device needs the whole gradient.
-        wanted = np.where(sources == PARTIAL, WHOLE, sources).astype(np.int8)
         backward_s = redistribute_s(self._axes, tensor.bytes, targets, wanted).T
         return forward_s, forward_s + backward_s, rows.ravel(), cols.ravel()
