@@ -51,6 +51,8 @@ def reduce(folder: str) -> None:
     }
     Path(folder, f"told-{_rank()}").write_text(json.dumps(told))
     print(f"rank {_rank()} speaks")
+    # A rank that ends takes its connections with it, on the other ranks too.
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -10,12 +10,19 @@ import pytest
 
 from syncline.errors import ConfigError, DataError, RankFailedError
 from syncline.launch import watch
+from syncline.launch.failures import first_failure
 from syncline.launch.local import launch_local
 from syncline.launch.stopping import LaunchStopped
 
 
 def launch(program, argument, tmp_path, **options):
     launch_local(f"rank_programs:{program}", str(argument), ranks=2, logs=tmp_path / "logs", **options)
+
+
+def seconds_since_failure(tmp_path):
+    failure = first_failure(tmp_path / "logs")
+    assert failure is not None
+    return time.time() - failure.time_s
 
 
 def test_ranks_get_their_variables_and_can_talk(tmp_path, capfd):
@@ -41,10 +48,9 @@ def test_ranks_get_their_variables_and_can_talk(tmp_path, capfd):
     ],
 )
 def test_the_first_failing_rank_is_reported(tmp_path, capfd, kind, exit_code, parts):
-    start = time.monotonic()
     with pytest.raises(RankFailedError) as caught:
         launch("fail", kind, tmp_path)
-    assert time.monotonic() - start < 30
+    assert seconds_since_failure(tmp_path) < 15
     assert all(part in str(caught.value) for part in parts), str(caught.value)
     assert (caught.value.rank, caught.value.exit_code) == (1, exit_code)
     assert capfd.readouterr() == ("", "")
@@ -52,10 +58,9 @@ def test_the_first_failing_rank_is_reported(tmp_path, capfd, kind, exit_code, pa
 
 def test_a_rank_deaf_to_sigterm_ends_too(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "FAILURE_GRACE_S", 1.0)
-    start = time.monotonic()
     with pytest.raises(DataError, match="no such corpus") as caught:
         launch("fail", "known+deaf", tmp_path)
-    assert time.monotonic() - start < 25
+    assert seconds_since_failure(tmp_path) < 15
     assert "rank-1.log" in caught.value.__notes__[0]
 
 
@@ -81,11 +86,12 @@ def test_no_rank_at_all(tmp_path):
 @pytest.mark.usefixtures("_handlers_come_back")
 def test_a_stop_lets_ranks_save(tmp_path, ready):
     thread = ready.then_signal(signal.SIGINT)
-    start = time.monotonic()
     with pytest.raises(LaunchStopped) as caught:
         launch("save_when_stopped", tmp_path, tmp_path)
-    assert time.monotonic() - start < 25
     thread.join()
+    # Ranks that have saved end by themselves, long before they would be killed.
+    saved = max((tmp_path / f"saved-{rank}").stat().st_mtime for rank in (0, 1))
+    assert time.time() - saved < 15
     assert caught.value.signal_number == signal.SIGINT
     assert [(tmp_path / f"saved-{rank}").read_text() for rank in (0, 1)] == ["SIGINT"] * 2
 
@@ -93,11 +99,9 @@ def test_a_stop_lets_ranks_save(tmp_path, ready):
 @pytest.mark.usefixtures("_handlers_come_back")
 def test_a_second_signal_kills(tmp_path, ready):
     thread = ready.then_signal(signal.SIGTERM, signal.SIGTERM)
-    start = time.monotonic()
     with pytest.raises(LaunchStopped):
-        launch("never_stop", tmp_path, tmp_path)
+        launch("never_stop", tmp_path, tmp_path, stop_timeout_s=1000)
     thread.join()
-    assert time.monotonic() - start < 25
 
 
 def test_ranks_die_with_a_killed_launcher(tmp_path, ready, expect_dead, program_environment):

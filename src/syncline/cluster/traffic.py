@@ -29,7 +29,8 @@ class TrafficMeter:
     def sent(self) -> dict[str, int] | None:
         """Bytes sent since the meter was made, by level; None where the system does not count them.
 
-        A connection that is closed counts with what was last seen of it.
+        A connection that is closed counts with what was last seen of it. So look before ranks part:
+        the first one to end closes the connections of all others to it.
         """
         now = _read_connections()
         if now is None:

@@ -14,8 +14,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher import LaunchConfig, elastic_launch
 
-from syncline.errors import ClusterError
-from syncline.launch.failures import RankFailure, failure_error, first_failure
+from syncline.errors import ClusterError, SynclineError
+from syncline.launch.failures import failure_error, first_failure
 from syncline.launch.logs import RankLogs, torch_launcher_log
 from syncline.launch.rank_entry import RankProgram, run_rank
 from syncline.launch.stopping import LaunchStopped, stop_signals
@@ -57,27 +57,29 @@ def run_agent(entry: str, argument: str, *, logs: Path, config: LaunchConfig, re
 
 def _run(program: RankProgram, config: LaunchConfig, watcher: RankWatcher) -> Exception | None:
     """How it ended: returned and not raised, so that no traceback keeps torch's objects alive."""
+    stopped_by: list[int] = []
 
     def stop(number: int) -> NoReturn:
+        stopped_by.append(number)
         watcher.expect_stop()
-        raise SignalException(f"stopped by signal {number}", sigval=signal.Signals(number))
+        # Ranks that save before they end listen to these two.
+        passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        raise SignalException(f"stopped by signal {number}", sigval=passed_on)
 
     try:
         with environment({}), stop_signals(stop, watcher.kill_ranks):
             elastic_launch(config, run_rank)(program)
     except SignalException as error:
-        return LaunchStopped(error.sigval)
+        return LaunchStopped(stopped_by[0] if stopped_by else error.sigval)
     except ChildFailedError as error:
-        first = first_failure(program.logs, program.restart)
-        return failure_error(first or _from_torch(error), program.logs)
+        rank, failure = error.get_first_failure()
+        watcher.record(rank, failure.exitcode)
+        return _failure(program)
     except RendezvousError as error:
-        first = first_failure(program.logs, program.restart)
-        if first is not None:
-            return failure_error(first, program.logs)
-        return ClusterError(f"The ranks cannot find each other: {error}")
+        return _failure(program) or ClusterError(f"The ranks cannot find each other: {error}")
     return None
 
 
-def _from_torch(error: ChildFailedError) -> RankFailure:
-    rank, failure = error.get_first_failure()
-    return RankFailure(rank=rank, restart=0, time_s=failure.timestamp, exit_code=failure.exitcode)
+def _failure(program: RankProgram) -> SynclineError | None:
+    failure = first_failure(program.logs, program.restart)
+    return failure_error(failure, program.logs) if failure else None

@@ -48,6 +48,7 @@ class RankWatcher(threading.Thread):
         self._logs = logs
         self._restart = restart
         self._ranks: dict[int, _Watched] = {}
+        self._deaths_s: dict[int, float] = {}
         self._kill_at_s: float | None = None
         self._has_failed = False
         self._is_stopping = False
@@ -72,6 +73,16 @@ class RankWatcher(threading.Thread):
         """Kill every rank at once."""
         for pidfd in list(self._ranks):
             _send(pidfd, signal.SIGKILL)
+
+    def record(self, rank: int, exit_code: int) -> None:
+        """Write down that a rank died, unless it has said itself how it failed."""
+        known = read_failures(self._logs)
+        if any(failure.rank == rank and failure.restart == self._restart for failure in known):
+            return
+        died_s = self._deaths_s.get(rank, time.time())
+        write_failure(
+            RankFailure(rank=rank, restart=self._restart, time_s=died_s, exit_code=exit_code), self._logs
+        )
 
     def run(self) -> None:
         """Wait for announcements, deaths and the deadline until the context ends."""
@@ -107,6 +118,7 @@ class RankWatcher(threading.Thread):
         dead = self._ranks.pop(pidfd)
         os.close(pidfd)
         exit_code = _exit_code(dead.pid)
+        self._deaths_s[dead.rank] = noticed_s - NOTICE_DELAY_S
         if not exit_code or self._is_stopping:
             return
         # After the first failure torch's launcher sends SIGTERM, and this watcher SIGKILL.
@@ -114,18 +126,8 @@ class RankWatcher(threading.Thread):
         if not self._has_failed:
             self._has_failed = True
             self._kill_at_s = time.monotonic() + FAILURE_GRACE_S
-        if not was_asked and not self._has_explained(dead.rank):
-            failure = RankFailure(
-                rank=dead.rank,
-                restart=self._restart,
-                time_s=noticed_s - NOTICE_DELAY_S,
-                exit_code=exit_code,
-            )
-            write_failure(failure, self._logs)
-
-    def _has_explained(self, rank: int) -> bool:
-        failures = read_failures(self._logs)
-        return any(failure.rank == rank and failure.restart == self._restart for failure in failures)
+        if not was_asked:
+            self.record(dead.rank, exit_code)
 
 
 def _send(pidfd: int, number: signal.Signals) -> None:
