@@ -239,6 +239,14 @@ def test_large_tables_are_cut_into_blocks(monkeypatch):
     assert check(node_costs, edge_costs, prune="never").choice == whole.choice
 
 
+def test_tables_beyond_counting_are_refused():
+    node_costs = [np.zeros(500) for _ in range(116)]
+    costs = np.random.default_rng(1).random((500, 500))
+    edge_costs = {(u, v): costs for u in range(116) for v in range(u)}
+    with pytest.raises(PlanningError, match="GB"):
+        solve(node_costs, edge_costs, prune="never")
+
+
 def test_tables_that_do_not_fit_are_refused():
     rng = np.random.default_rng(1)
     node_costs = [rng.normal(size=30) for _ in range(6)]

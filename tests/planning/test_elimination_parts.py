@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from syncline.planning.elimination import solve
 from syncline.planning.elimination.bounds import Ascent
 from syncline.planning.elimination.dominance import undominated
-from syncline.planning.elimination import solve
 from syncline.planning.elimination.instance import Instance
 from syncline.planning.elimination.layouts import Classes, Table, collapse, join, restrict
 from syncline.planning.elimination.ordering import RULES, follow, greedy

@@ -83,10 +83,7 @@ class Ascent:
             _zeros(instance) if start is None else _cut(instance, start.held, start.forward)
         )
         taken = _surely(instance) if start is None else _cut(instance, start.taken, not start.forward)
-        self._taken = (
-            taken,
-            list(taken),
-        )  # at u and at v of each edge; the far one is written before it is read
+        self._taken = (taken, list(taken))  # at u and at v; the far one is written before it is read
         self._face(start is None or start.forward)
         self._retained = [float(self._at_rest(node).min()) for node in range(len(instance.costs))]
         self.lower = sum(self._retained)

@@ -44,7 +44,8 @@ class Effort:
 
     def _cells(self) -> Floats:
         sizes = np.array([*map(len, self._instance.costs), 1], dtype=np.float64)
-        return sizes[self._rows].prod(axis=1)
+        with np.errstate(over="ignore"):  # a table too large to count is simply infinite
+            return sizes[self._rows].prod(axis=1)
 
 
 def cheapest_ordering(

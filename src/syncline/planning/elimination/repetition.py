@@ -16,7 +16,7 @@ from syncline.planning.elimination.instance import Instance
 from syncline.planning.elimination.ordering import Ordering
 
 
-def blockwise(instance: Instance, *, last: int | None = None) -> tuple[Ordering, int]:
+def blockwise(instance: Instance, *, last: int | None = None) -> tuple[Ordering, float]:
     """Always takes the node whose table costs least, shared by all nodes that need an equal one.
 
     Args:
@@ -46,9 +46,9 @@ class _Blockwise:
         self._scopes: list[tuple[int, ...]] = [()] * len(self._sizes)
         self._alike: dict[Hashable, set[int]] = {}
         self._heap: list[tuple[float, int]] = []
-        self._cells = 0
+        self._cells = 0.0
 
-    def run(self) -> tuple[Ordering, int]:
+    def run(self) -> tuple[Ordering, float]:
         for node in range(len(self._sizes)):
             self._describe(node)
         for node in range(len(self._sizes)):
@@ -77,8 +77,8 @@ class _Blockwise:
             return 0.0
         return self._table_cells(node) / len(self._alike[key])
 
-    def _table_cells(self, node: int) -> int:
-        return self._sizes[node] * math.prod(self._sizes[other] for other in self._scopes[node])
+    def _table_cells(self, node: int) -> float:
+        return math.prod((self._sizes[other] for other in self._scopes[node]), start=float(self._sizes[node]))
 
     def _describe(self, node: int) -> None:
         """Finds what the table of the node would be made of, and which nodes it is shared with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Literal
 
 import numpy as np
@@ -197,8 +198,12 @@ class Solver:
         needed, node = plan.peak_bytes()
         if needed > self._table_bytes:
             raise PlanningError(
-                f"The search needs tables of {needed / 1e9:.3g} GB, more than the "
-                f"{self._table_bytes / 1e9:.3g} GB that it may use; the largest is that of node "
+                f"The search needs tables of {_gigabytes(needed)}, more than the "
+                f"{_gigabytes(self._table_bytes)} that it may use; the largest is that of node "
                 f"{nodes[node]}, and a table depends on up to {plan.width} other nodes.\n"
                 "Give nodes fewer configurations, raise table_bytes, or leave the order of elimination open."
             )
+
+
+def _gigabytes(count: int) -> str:
+    return f"{Decimal(count) / 10**9:.3g} GB"  # what a table could need may exceed any float
