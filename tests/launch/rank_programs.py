@@ -79,7 +79,8 @@ def fail(kinds: str) -> None:
 
 
 def fail_now(kind: str) -> None:
-    print("last words", flush=True)
+    if _rank() != 0:
+        print("last words", flush=True)
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "exit":
@@ -91,18 +92,20 @@ def fail_now(kind: str) -> None:
 
 def fail_first_rank(_: str) -> None:
     if _rank() == 0:
-        raise ValueError("head cook is ill")
+        dist.init_process_group("gloo")
+        fail_now("known")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    dist.init_process_group("gloo")
     time.sleep(1000)
 
 
 def fail_once(folder: str) -> None:
     restart = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    print("attempt", restart)
     dist.init_process_group("gloo")
     dist.barrier()
     Path(folder, f"attempt-{restart}-{_rank()}").touch()
     if restart == "0" and _rank() == 1:
-        raise ValueError("only the first time")
+        fail_now("exit")
     dist.barrier()
     dist.destroy_process_group()
 
