@@ -1,7 +1,7 @@
 """Layouts carried through views: which factors of a layer's output each dim of a later tensor is made of.
 
 A view that merges, splits or permutes dims moves no data, so it is no layer here; the layer behind it reads
-the output of the layer before it, dim by dim factor by factor.
+the output of the layer before it, factor by factor.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ def arrive(route: Route, target: int, nest: Nest, placement: Placement) -> Edge:
     needed: list[Group] = []
     for found, dims in zip(route.dims, placement, strict=True):
         parts = match(found, [nest.dims[dim].size for dim in dims])
-        pairs = [(dims, found)] if parts is None else [((dim,), part) for dim, part in zip(dims, parts)]
+        if parts is None:  # The dims do not have the sizes of the tensor's: windows, or wider inputs.
+            pairs = [(dims, found)]
+        else:
+            pairs = [((dim,), part) for dim, part in zip(dims, parts, strict=True)]
         for cutting, cut in pairs:
             needed.append(Group(cutting, tuple(range(len(factors), len(factors) + len(cut)))))
             factors += cut

@@ -6,6 +6,7 @@ may be cut into c equal parts if c divides n and each part keeps n / c >= cutoff
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,16 +26,9 @@ def configurations(dims: Sequence[LayerDim], devices: int, cutoff: int) -> Ints:
         cutoff: the least size that a part of a split dim may have.
     """
     rows: list[tuple[int, ...]] = [()]
-    used = [1]
     for dim in dims:
         choices = _parts(dim, devices, cutoff)
-        longer = [
-            ((*row, parts), product * parts)
-            for row, product in zip(rows, used, strict=True)
-            for parts in choices
-            if product * parts <= devices
-        ]
-        rows, used = [row for row, _ in longer], [product for _, product in longer]
+        rows = [(*row, parts) for row in rows for parts in choices if math.prod(row) * parts <= devices]
     return np.array(rows, dtype=np.int64).reshape(len(rows), len(dims))
 
 

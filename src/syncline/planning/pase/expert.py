@@ -1,4 +1,4 @@
-"""Strategies of people, in the paper's setting: data parallelism, and what experts do with each kind of model.
+"""What people do, in the paper's setting: data parallelism, and an expert's way for each kind of model.
 
 Each gives every layer a configuration, which need not be one that the search may choose: the cutoff does not
 bind it. A dim takes as many parts as both its size and the devices are divisible by.
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from syncline.planning.pase.layer import Layer, LayerKind
 from syncline.planning.pase.layer_graph import LayerGraph
 from syncline.planning.pase.products import BATCH, LAYERS
+from syncline.planning.pase.terms import CrossEntropy
 
 Strategy = list[NDArray[np.int64]]
 """A configuration for each layer, as an array of one row."""
@@ -63,13 +64,13 @@ def _output_dim(layer: Layer) -> int | None:
     product = layer.nest.product
     if layer.nest.kind is LayerKind.LINEAR and product and product.n:
         return product.n[0]
-    return _classes(layer) if layer.nest.kind is LayerKind.LOSS else layer.batch
+    return layer.batch if layer.nest.kind is not LayerKind.LOSS else _classes(layer)
 
 
 def _classes(layer: Layer) -> int | None:
-    """The classes of a loss: the dim of the last size that is not the batch."""
-    others = [index for index in layer.nest.inputs[0][-1] if index != layer.batch]
-    return others[-1] if others else layer.batch
+    """The classes of a loss, if it has any."""
+    found = [term.classes for term in layer.nest.terms if isinstance(term, CrossEntropy) and term.classes]
+    return found[0][0] if found else None
 
 
 def _layers_and_data(graph: LayerGraph, devices: int) -> Strategy:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from syncline.graph import IterationSpace, Op, Operand
+from syncline.graph import IterationSpace
 from syncline.planning.pase.terms import Gemm, Term
 
 Placement: TypeAlias = tuple[tuple[int, ...], ...]
@@ -59,17 +59,13 @@ class Nest:
 class Layer:
     """A layer in its graph."""
 
-    op: Op
     nest: Nest
     batch: int | None
     """The dim that is the batch, or has it outermost."""
-    members: tuple[str, ...]
-    """The names of all ops that the layer stands for, its own first."""
-
-    @property
-    def name(self) -> str:
-        """The name of its op."""
-        return self.op.name
+    joined: tuple[str, ...]
+    """The names of the ops that the layer is made of: most often one."""
+    fused: tuple[str, ...] = ()
+    """The names of the ops after it that cost nothing or are priced with it."""
 
 
 def nest_of(
@@ -90,12 +86,7 @@ def nest_of(
     return Nest(
         kind=kind,
         dims=tuple(LayerDim(dim.name, dim.size, index not in whole) for index, dim in enumerate(space.dims)),
-        inputs=tuple(map(placement, space.inputs)),
-        outputs=tuple(map(placement, space.outputs)),
+        inputs=tuple(operand.dims for operand in space.inputs),
+        outputs=tuple(operand.dims for operand in space.outputs),
         terms=tuple(terms),
     )
-
-
-def placement(operand: Operand) -> Placement:
-    """Which dims a tensor of an op has."""
-    return operand.dims

@@ -5,11 +5,14 @@ What is a layer and what is part of one, in the order in which it is asked:
 - ops that do not depend on both an input and a weight (masks, positions, initial states, counters) are
   neither: the paper's graphs do not have them;
 - an op with a formula of its own is a layer;
-- any other op with one such tensor, whose layout it carries on, is fused into the layer before it: views
-  and dropout for nothing, pointwise ops (ReLU, scaling, adding a constant) as the paper's `pw`, which counts
-  3 FLOPs an element after a product, 1 after an elementwise op and nothing elsewhere;
-- recurrent layers of equal size that follow one another are one layer, with a dim for them;
+- any other op of one tensor, whose layout it carries on, is fused into the layer before it: views and
+  dropout for nothing, pointwise ops (ReLU, scaling) as the paper's `pw`, which counts 3 FLOPs an element
+  after a product, 1 after an elementwise op and nothing elsewhere;
 - all else is a layer: elementwise ops of two tensors, and what the paper has not.
+
+Two layers are one where the paper has them so: recurrent layers of equal size that follow one another, which
+get a dim of their own, and linear layers of equal size and the same module that read the same tensor, such
+as queries, keys and values, whose outputs are then side by side.
 
 A batch that was merged with other dims, as when a loss flattens (batch, steps), is taken apart again.
 """
@@ -19,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from syncline.graph import IterationSpace, Op, OpGraph, Operand, TensorKind
+from syncline.graph import IterationSpace, Op, Operand, OpGraph, TensorKind
 from syncline.planning.pase.carrying import Route, arrive, carry, leave
 from syncline.planning.pase.exchange import Edge
 from syncline.planning.pase.layer import Layer, LayerKind, Nest, Placement
 from syncline.planning.pase.products import BATCH, LAYERS
 from syncline.planning.pase.rules import BatchNorm, describe, is_free, is_priced
-from syncline.planning.pase.terms import Elementwise
+from syncline.planning.pase.terms import Elementwise, Gemm
 from syncline.planning.roles import batch_dims
 
 _PRODUCTS = (
@@ -73,6 +76,7 @@ class _Reader:
         self._batch_norm: BatchNorm = batch_norm
         self._batch = batch_dims(graph)
         self._routes: dict[int, Route] = {}
+        self._readers: dict[tuple[int, str, Nest], int] = {}
         self._of_input = [tensor.kind is TensorKind.INPUT for tensor in graph.tensors]
         self._of_weight = [tensor.kind is TensorKind.PARAMETER for tensor in graph.tensors]
 
@@ -94,7 +98,7 @@ class _Reader:
 
     def _fuse(self, op: Op) -> bool:
         sources = list(self._sources(op))
-        if len(sources) != 1 or len(op.outputs) != 1:
+        if len(sources) != 1 or len(set(op.inputs)) != 1 or len(op.outputs) != 1:
             return False
         position, route = sources[0]
         behind = carry(route, op.space, position)
@@ -103,7 +107,7 @@ class _Reader:
         self._routes[op.outputs[0]] = behind
         layer = self.layers[route.layer]
         nest = layer.nest if is_free(op) else _with_pointwise(layer.nest, route.output)
-        self.layers[route.layer] = replace(layer, nest=nest, members=(*layer.members, op.name))
+        self.layers[route.layer] = replace(layer, nest=nest, fused=(*layer.fused, op.name))
         return True
 
     def _add(self, op: Op) -> None:
@@ -112,11 +116,11 @@ class _Reader:
         space = taken_apart(op.space, self._batch[op.id], merged) if len(merged) > 1 else op.space
         shapes = [self._graph.tensors[tensor].shape for tensor in op.inputs]
         nest = describe(op, space, shapes, self._batch_norm)
-        if self._stack(op, nest, sources):
+        if self._join(op, nest, sources):
             return
         index = len(self.layers)
         batch = BATCH if nest.kind is LayerKind.RECURRENT else self._batch.get(op.id)
-        self.layers.append(Layer(op, nest, batch, (op.name,)))
+        self.layers.append(Layer(nest, batch, (op.name,)))
         self.edges += [arrive(route, index, nest, nest.inputs[position]) for position, route in sources]
         self._leave(op, index)
 
@@ -127,28 +131,48 @@ class _Reader:
             if len(nest.outputs[output]) == len(shape):
                 self._routes[tensor] = leave(index, output, nest, shape)
 
-    def _stack(self, op: Op, nest: Nest, sources: list[tuple[int, Route]]) -> bool:
+    def _join(self, op: Op, nest: Nest, sources: list[tuple[int, Route]]) -> bool:
+        """Makes the op part of a layer that is there already, if the paper would."""
+        if [position for position, _ in sources] != [0]:
+            return False
+        if nest.kind is LayerKind.RECURRENT:
+            return self._stack(op, nest, sources[0][1])
+        return nest.kind is LayerKind.LINEAR and self._put_beside(op, nest)
+
+    def _stack(self, op: Op, nest: Nest, route: Route) -> bool:
         """Adds a recurrent layer to those before it, if they are alike and only they feed it."""
-        if nest.kind is not LayerKind.RECURRENT or [position for position, _ in sources] != [0]:
-            return False
-        route = sources[0][1]
         before = self.layers[route.layer]
-        if route.output or before.nest.dims[1:] != nest.dims[1:] or before.nest.terms[0] != nest.terms[0]:
+        alike = before.nest.dims[1:] == nest.dims[1:] and before.nest.product == nest.product
+        if not alike or before.nest.inputs != nest.inputs or self._is_used_elsewhere(before, op):
             return False
-        if before.nest.inputs != nest.inputs or self._is_used_elsewhere(before, op):
-            return False
-        dims = list(nest.dims)
-        dims[LAYERS] = replace(dims[LAYERS], size=dims[LAYERS].size + before.nest.dims[LAYERS].size)
-        stack = replace(before.nest, dims=tuple(dims))
-        self.layers[route.layer] = replace(before, nest=stack, members=(*before.members, op.name))
-        self._leave(op, route.layer)
+        layers = before.nest.dims[LAYERS]
+        dims = (replace(layers, size=layers.size + nest.dims[LAYERS].size), *nest.dims[1:])
+        self._grow(route.layer, replace(before.nest, dims=dims), op)
         return True
+
+    def _put_beside(self, op: Op, nest: Nest) -> bool:
+        """Adds a linear layer to one of the same module that reads the same tensor."""
+        key = (op.inputs[0], op.module.rpartition(".")[0], nest)
+        index = self._readers.setdefault(key, len(self.layers))
+        if index == len(self.layers):
+            return False
+        before = self.layers[index].nest
+        wider = [
+            replace(term, n_times=term.n_times + 1.0) if isinstance(term, Gemm) else term
+            for term in before.terms
+        ]
+        self._grow(index, replace(before, terms=tuple(wider)), op)
+        return True
+
+    def _grow(self, index: int, nest: Nest, op: Op) -> None:
+        layer = self.layers[index]
+        self.layers[index] = replace(layer, nest=nest, joined=(*layer.joined, op.name))
+        self._leave(op, index)
 
     def _is_used_elsewhere(self, layer: Layer, op: Op) -> bool:
         """Whether what the layer gives goes to any op but this one and those fused into the layer."""
-        known = {*layer.members, op.name}
-        graph = self._graph
-        given = [tensor for name in layer.members for tensor in graph.op(name).outputs]
+        graph, known = self._graph, {*layer.joined, *layer.fused, op.name}
+        given = [tensor for name in known - {op.name} for tensor in graph.op(name).outputs]
         users = {graph.ops[user].name for tensor in given for user in graph.consumers[tensor]}
         return bool(users - known) or any(tensor in graph.outputs for tensor in given)
 

@@ -1,6 +1,6 @@
 """Prices strategies: the cost of every layer and of every tensor between two, in FLOP equivalents.
 
-    F = sum over layers v of t(v) + sum over tensors (u, v) of 2 rho words(u, v)
+F = sum over layers v of t(v) + sum over tensors (u, v) of 2 rho words(u, v)
 """
 
 from __future__ import annotations

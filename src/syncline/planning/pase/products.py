@@ -57,26 +57,19 @@ def convolution(op: Op, space: IterationSpace, shapes: Shapes) -> Nest:
     Groups are batch dims. Positions are never split, in the paper neither: there is no halo.
     """
     transposed = "transpose" in op.target or bool(op.arguments.get("transposed"))
-    positions = "i" if transposed or not _has(space, "o") else "o"
-    roles: dict[str, list[int]] = {"m": [], "n": [], "k": [], "batch": []}
-    whole = []
-    for index, dim in enumerate(space.dims):
-        letter = dim.name.rstrip("0123456789")
-        if letter in ("i", "o"):
-            whole.append(index)
-        if letter in ("b", positions):
-            roles["m"].append(index)
-        elif letter in _CONVOLUTION_ROLES:
-            roles[_CONVOLUTION_ROLES[letter]].append(index)
-    gemm = Gemm(**{role: tuple(dims) for role, dims in roles.items()})
-    return nest_of(space, LayerKind.CONVOLUTION, [gemm], whole=whole)
+    positions = "i" if transposed else "o"
+    gemm = Gemm(
+        m=_lettered(space, f"b{positions}"),
+        n=_lettered(space, "n"),
+        k=_lettered(space, "ck"),
+        batch=_lettered(space, "g"),
+    )
+    return nest_of(space, LayerKind.CONVOLUTION, [gemm], whole=_lettered(space, "io"))
 
 
-_CONVOLUTION_ROLES = {"n": "n", "c": "k", "k": "k", "g": "batch"}
-
-
-def _has(space: IterationSpace, letter: str) -> bool:
-    return any(dim.name.rstrip("0123456789") == letter for dim in space.dims)
+def _lettered(space: IterationSpace, letters: str) -> tuple[int, ...]:
+    """The dims whose names are one of these letters and a number."""
+    return tuple(index for index, dim in enumerate(space.dims) if dim.name[0] in letters)
 
 
 def attention(op: Op, space: IterationSpace, shapes: Shapes) -> Nest:
@@ -101,59 +94,40 @@ def _named(named: dict[str, int], name: str) -> tuple[int, ...]:
 
 
 def recurrent(op: Op, space: IterationSpace, shapes: Shapes) -> Nest:
-    """All layers of cells as one: a product with batch = layers, M = steps · batch, N = gates · units, K.
+    """Layers of cells as one: a product with batch = layers, M = steps · batch, N = gates · units.
 
-    K are the units of input and state together. Splitting layers divides the cost, as a perfect wavefront
-    would.
+    K are the inputs and the units of a cell, on average over the layers. Splitting layers divides the cost,
+    as a perfect wavefront would.
     """
-    states = 2 if op.target.split(".")[1] == "lstm" else 1
-    features, units = shapes[0][-1], shapes[1][-1]
-    ways = 2 if op.arguments["bidirectional"] else 1
-    batch_first = op.arguments["batch_first"]
-    steps, batch = (1, 0) if batch_first else (0, 1)
-    return stacked(
-        sizes=(op.arguments["num_layers"], shapes[0][steps], shapes[0][batch], units, units),
-        gates=_GATES[op.target.split(".")[1]] * ways,
-        inputs_per_unit=(features + units) / units,
-        batch_first=batch_first,
-        tensors=(len(shapes), states),
-    )
-
-
-def stacked(
-    *,
-    sizes: tuple[int, ...],
-    gates: float,
-    inputs_per_unit: float,
-    batch_first: bool,
-    tensors: tuple[int, int],
-) -> Nest:
-    """The nest of some layers of recurrent cells.
-
-    Args:
-        sizes: of layers, steps, batch, N and K.
-        gates: N is this many times its size.
-        inputs_per_unit: K is this many times its size.
-        batch_first: whether the batch comes before the steps in the input.
-        tensors: how many the op takes, and how many of them are states.
-    """
-    names = ("layers", "steps", "batch", "n", "k")
-    rows = (BATCH, STEPS) if batch_first else (STEPS, BATCH)
+    kind = op.target.split(".")[1]
+    layers, ways = op.arguments["num_layers"], 2 if op.arguments["bidirectional"] else 1
+    states = 2 if kind == "lstm" else 1
+    rows = (BATCH, STEPS) if op.arguments["batch_first"] else (STEPS, BATCH)
+    extents = dict(zip(rows, shapes[0], strict=False))
+    units = shapes[1][-1]
+    k_times = (shapes[0][-1] / units + ways * (layers - 1)) / layers + 1.0
     state: Placement = ((LAYERS,), (BATCH,), (UNITS,))
-    taken, states = tensors
-    weights: tuple[Placement, ...] = ((),) * (taken - 1 - states)
     return Nest(
         kind=LayerKind.RECURRENT,
-        dims=tuple(
-            LayerDim(name, size, index != STEPS)
-            for index, (name, size) in enumerate(zip(names, sizes, strict=True))
+        dims=(
+            LayerDim("layers", layers),
+            LayerDim("steps", extents[STEPS], splittable=False),
+            LayerDim("batch", extents[BATCH]),
+            LayerDim("n", units),
+            LayerDim("k", units),
         ),
-        inputs=(((rows[0],), (rows[1],), (INPUTS,)), *[state] * states, *weights),
+        inputs=(((rows[0],), (rows[1],), (INPUTS,)), *[state] * states, *[()] * (len(shapes) - 1 - states)),
         outputs=(((rows[0],), (rows[1],), (UNITS,)), *[state] * states),
         terms=(
             Gemm(
-                (STEPS, BATCH), (UNITS,), (INPUTS,), (LAYERS,), gates, inputs_per_unit, _POINTWISE_OF_A_CELL
+                m=(STEPS, BATCH),
+                n=(UNITS,),
+                k=(INPUTS,),
+                batch=(LAYERS,),
+                n_times=_GATES[kind] * ways,
+                k_times=k_times,
+                pointwise=_POINTWISE_OF_A_CELL,
             ),
-            Recurrence((LAYERS, STEPS), (BATCH,), (UNITS,), (INPUTS,)),
+            Recurrence(steps=(LAYERS, STEPS), batch=(BATCH,), n=(UNITS,), k=(INPUTS,)),
         ),
     )

@@ -59,27 +59,39 @@ class PaseResult:
 
     def rows(self) -> list[Row]:
         """Name, dims and parts of every layer; those alike but for numbers in their names are one row."""
-        groups: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[str]] = {}
+        groups: dict[Row, list[str]] = {}
         for choice in self.choices:
-            pattern = re.sub(r"\d+(?=[./-])", "#", choice.name)
+            pattern = "".join("#" if piece.isdecimal() else piece for piece in _pieces(choice.name))
             groups.setdefault((pattern, choice.dims, choice.parts), []).append(choice.name)
-        return [(folded(names), dims, parts) for (_, dims, parts), names in groups.items()]
+        return [(name, dims, parts) for (_, dims, parts), names in groups.items() for name in folded(names)]
 
 
-def folded(names: Sequence[str]) -> str:
-    """One name for several that differ in the numbers of modules: `blocks.0-5.feed/linear`.
+def folded(names: Sequence[str]) -> list[str]:
+    """Paths that differ in one piece become one: `blocks.0-5.attention.{query,key}/linear`.
 
-    Numbers that follow one another become a range, others a list.
+    Only paths that are all there are joined, so that a folded one never stands for more than was given.
     """
-    pieces = [re.split(r"(\d+)(?=[./-])", name) for name in names]
-    return "".join(_joined(column) for column in zip(*pieces, strict=True))
+    if len({len(_pieces(name)) for name in names}) > 1:
+        return list(names)
+    rows = [_pieces(name) for name in names]
+    for place in range(len(rows[0])):
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for row in rows:
+            alike.setdefault((*row[:place], "", *row[place + 1 :]), []).append(row[place])
+        rows = [[*row[:place], _joined(found), *row[place + 1 :]] for row, found in alike.items()]
+    return ["".join(row) for row in rows]
 
 
-def _joined(column: Sequence[str]) -> str:
-    distinct = list(dict.fromkeys(column))
-    if len(distinct) == 1:
-        return distinct[0]
-    numbers = sorted(map(int, distinct))
-    if numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]}-{numbers[-1]}"
-    return "{" + ",".join(map(str, numbers)) + "}"
+def _pieces(name: str) -> list[str]:
+    return re.split(r"([./])", name)
+
+
+def _joined(pieces: Sequence[str]) -> str:
+    """Numbers that follow one another as a range, all else as a list."""
+    if len(pieces) == 1:
+        return pieces[0]
+    if all(piece.isdecimal() for piece in pieces):
+        numbers = sorted(map(int, pieces))
+        if numbers[-1] - numbers[0] == len(numbers) - 1:
+            return f"{numbers[0]}-{numbers[-1]}"
+    return "{" + ",".join(pieces) + "}"

@@ -137,7 +137,7 @@ def _unknown(op: Op, space: IterationSpace, shapes: Shapes) -> Nest:
     """An op that the paper has not: one FLOP for each element that it gives; only free dims are split."""
     if all(dim.kind is DimKind.FREE for dim in space.dims):
         return _elementwise(op, space, shapes)
-    free, whole = _split_by(space, DimKind.SUM, DimKind.COLLECTIVE, DimKind.WHOLE)
+    _, whole = _split_by(space, DimKind.SUM, DimKind.COLLECTIVE, DimKind.WHOLE)
     given = {dim for dims in space.outputs[0].dims for dim in dims}
     return nest_of(space, LayerKind.OTHER, [Elementwise(tuple(sorted(given)))], whole=whole)
 

@@ -81,10 +81,9 @@ def _choices(graph: LayerGraph, chosen: list[Ints], ratio: float) -> tuple[Layer
 
 def _choice(layer: Layer, parts: Ints, ratio: float) -> LayerChoice:
     shown = [index for index, dim in enumerate(layer.nest.dims) if dim.splittable]
-    last = layer.name.rpartition("/")[2]
     return LayerChoice(
-        name=folded([name for name in layer.members if name.rpartition("/")[2] == last]),
-        ops=layer.members,
+        name=" + ".join(folded(layer.joined)),
+        ops=(*layer.joined, *layer.fused),
         dims=tuple(layer.nest.dims[index].name for index in shown),
         parts=tuple(int(parts[0, index]) for index in shown),
         cost=float(layer_costs(layer, parts, ratio)[0]),
