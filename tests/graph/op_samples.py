@@ -12,11 +12,11 @@ Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 def real(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64).requires_grad_()
+    return torch.randn(shape, dtype=torch.float64).requires_grad_()
 
 
 def plain(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
+    return torch.randn(shape, dtype=torch.float64)
 
 
 def ints(high: int, *shape: int) -> torch.Tensor:
@@ -146,6 +146,20 @@ PRODUCTS: dict[str, Callable[[], Call]] = {
     "lstm of two layers": lambda: recurrent(aten.lstm.input, 4, 2, layers=2, first=False),
     "lstm both ways": lambda: recurrent(aten.lstm.input, 4, 2, layers=2, ways=2),
     "gru": lambda: recurrent(aten.gru.input, 3, 1),
+    "lstm_cell": lambda: call(
+        aten.lstm_cell.default,
+        real(4, 6),
+        [real(4, 8), real(4, 8)],
+        real(32, 6),
+        real(32, 8),
+        real(32),
+        real(32),
+    ),
+    "gru_cell": lambda: call(
+        aten.gru_cell.default, real(4, 6), real(4, 8), real(24, 6), real(24, 8), real(24), real(24)
+    ),
+    "cdist": lambda: call(aten.cdist.default, real(2, 4, 6), real(2, 8, 6)),
+    "vdot": lambda: call(aten.vdot.default, real(6), real(6)),
     "rnn_tanh": lambda: recurrent(aten.rnn_tanh.input, 1, 1, layers=2),
     "rnn_relu": lambda: recurrent(aten.rnn_relu.input, 1, 1),
 }
@@ -176,6 +190,7 @@ LOOKUPS: dict[str, Callable[[], Call]] = {
 }
 
 NORMS: dict[str, Callable[[], Call]] = {
+    "_weight_norm": lambda: call(aten._weight_norm.default, real(4, 6, 2), real(4, 1, 1)),
     "layer_norm": lambda: call(aten.layer_norm.default, real(4, 6, 8), [8], real(8), real(8)),
     "layer_norm over two": lambda: call(aten.layer_norm.default, real(4, 6, 8), [6, 8]),
     "rms_norm": lambda: call(aten.rms_norm.default, real(4, 6, 8), [8], real(8)),
@@ -251,5 +266,11 @@ LOSSES: dict[str, Callable[[], Call]] = {
     "binary_cross_entropy_with_logits": lambda: call(
         aten.binary_cross_entropy_with_logits.default, real(4, 6), plain(4, 6).sigmoid()
     ),
+    "soft_margin_loss": lambda: call(aten.soft_margin_loss.default, real(4, 6), plain(4, 6).sign()),
+    "poisson_nll_loss": lambda: call(
+        aten.poisson_nll_loss.default, real(4, 6), plain(4, 6).exp(), True, False, 1e-8, 1
+    ),
+    "hinge_embedding_loss": lambda: call(aten.hinge_embedding_loss.default, real(4, 6), plain(4, 6).sign()),
+    "margin_ranking_loss": lambda: call(aten.margin_ranking_loss.default, real(6), real(6), plain(6).sign()),
     "kl_div": lambda: call(aten.kl_div.default, real(4, 6), plain(4, 6).softmax(-1)),
 }

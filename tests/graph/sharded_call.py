@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,11 +13,11 @@ from syncline._torch_compat import schema_arguments
 from syncline.graph.assembly import Assembly
 from syncline.graph.canonical import LEFT_OUT, Form
 from syncline.graph.local import localise, run_local, valid_count
-from syncline.graph.opgraph import Op, Tensor, TensorKind, TensorRef, resolve
+from syncline.graph.opgraph import Op, TensorKind, TensorRef, resolve
 from syncline.graph.origin import Origin
 from syncline.graph.recording import Recorder
-from syncline.graph.shards import Part, cut, join
-from syncline.graph.space import DimKind
+from syncline.graph.shards import Part, cut, join, local_sizes
+from syncline.graph.space import DimKind, Operand
 
 
 def as_op(call: Call) -> tuple[Op, list[torch.Tensor]]:
@@ -75,63 +76,84 @@ def gradients(
     return [by_input.get(id(one)) for one in inputs]
 
 
-def check_split(op: Op, inputs: Sequence[torch.Tensor], dim: int, count: int) -> None:
-    """Splitting the dim gives the same outputs and gradients, by the one rule of `graph.space`."""
+def check_split(op: Op, inputs: Sequence[torch.Tensor], counts: Mapping[int, int]) -> None:
+    """Splitting dims gives the same outputs and gradients, by the one rule of `graph.space`.
+
+    Args:
+        op: The op.
+        inputs: Its full inputs.
+        counts: How many ways each dim is split; several dims make a grid of shards.
+    """
     space = op.space
     outputs = run_whole(op, inputs)
     sent = [torch.randn_like(out) if out.is_floating_point() or out.is_complex() else out for out in outputs]
-    parts = [Part.of(space.dims[dim].size, count, index) for index in range(count)]
-    parts = [part for part in parts if part.size]
-    pieces = [
-        [
-            cut(one, operand, space.sizes, {dim: part}).detach().requires_grad_(one.requires_grad)
+    grid = _grid(op, counts)
+    pieces = {
+        place: [
+            cut(one, operand, space.sizes, parts).detach().requires_grad_(one.requires_grad)
             for one, operand in zip(inputs, space.inputs, strict=True)
         ]
-        for part in parts
-    ]
-    locals_ = [localise(op, {dim: part}) for part in parts]
-    total = sum(valid_count(locals_[i], pieces[i]) for i in range(len(parts)) if locals_[i].divide_by_valid)
-    results = [
-        run_local(local, own, lambda _: torch.as_tensor(total))
-        for local, own in zip(locals_, pieces, strict=True)
-    ]
-    for place, operand in enumerate(space.outputs):
-        shards = [result[place] for result in results]
-        joined = join(shards, operand, space.sizes, dim) if operand.has(dim) else _summed(op, dim, shards)
-        torch.testing.assert_close(joined, outputs[place])
+        for place, parts in grid.items()
+    }
+    calls = {place: localise(op, parts) for place, parts in grid.items()}
+    results = {place: run_local(calls[place], pieces[place], _total(op, inputs)) for place in grid}
+    for index, operand in enumerate(space.outputs):
+        shards = {place: result[index] for place, result in results.items()}
+        torch.testing.assert_close(_combined(op, operand, shards, counts), outputs[index])
     expected = gradients(outputs, inputs, sent)
-    found = [
-        gradients(
-            result,
-            own,
-            [
-                cut(one, operand, space.sizes, {dim: part})
-                for one, operand in zip(sent, space.outputs, strict=True)
-            ],
+    found = {
+        place: gradients(
+            results[place],
+            pieces[place],
+            [cut(one, operand, space.sizes, parts) for one, operand in zip(sent, space.outputs, strict=True)],
         )
-        for result, own, part in zip(results, pieces, parts, strict=True)
-    ]
-    for place, operand in enumerate(space.inputs):
-        _check_gradient(op, place, dim, [one[place] for one in found], expected[place], pieces, operand)
+        for place, parts in grid.items()
+    }
+    for index, operand in enumerate(space.inputs):
+        shards = {
+            place: torch.zeros_like(pieces[place][index]) if own[index] is None else own[index]
+            for place, own in found.items()
+        }
+        if expected[index] is None:
+            assert all(own[index] is None for own in found.values()), f"a gradient of input {index}"
+        else:
+            torch.testing.assert_close(_combined(op, operand, shards, counts), expected[index])
 
 
-def _check_gradient(op, place, dim, shards, expected, pieces, operand) -> None:
-    if expected is None:
-        assert all(one is None for one in shards), f"gradient of input {place} where there is none"
-        return
-    full = [torch.zeros_like(pieces[i][place]) if one is None else one for i, one in enumerate(shards)]
-    joined = join(full, operand, op.space.sizes, dim) if operand.has(dim) else torch.stack(full).sum(0)
-    torch.testing.assert_close(joined, expected)
+def _grid(op: Op, counts: Mapping[int, int]) -> dict[tuple[int, ...], dict[int, Part]]:
+    """The parts that each shard has, by its coordinates."""
+    ranges = [range(count) for count in counts.values()]
+    return {
+        place: {
+            dim: Part.of(op.space.sizes[dim], count, index)
+            for index, (dim, count) in zip(place, counts.items(), strict=True)
+        }
+        for place in product(*ranges)
+    }
 
 
-def _summed(op: Op, dim: int, shards: Sequence[torch.Tensor]) -> torch.Tensor:
-    assert op.space.dims[dim].kind is DimKind.SUM, "an output lacks a dim that is not summed over"
-    return torch.stack(list(shards)).sum(0)
+def _total(op: Op, inputs: Sequence[torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Stands for an all-reduce of the number of valid targets: the number in the full batch."""
+    return lambda _: valid_count(localise(op, {}), inputs)
+
+
+def _combined(
+    op: Op, operand: Operand, shards: Mapping[tuple[int, ...], Any], counts: Mapping[int, int]
+) -> torch.Tensor:
+    """The full tensor: shards joined along the dims that it has, and summed over those that it lacks."""
+    level: dict[tuple[int, ...], torch.Tensor] = dict(shards)
+    for depth in reversed(range(len(counts))):
+        dim = list(counts)[depth]
+        outer = _grid(op, dict(list(counts.items())[:depth]))
+        joined: dict[tuple[int, ...], torch.Tensor] = {}
+        for place, parts in outer.items():
+            row = [level[(*place, index)] for index in range(counts[dim])]
+            sizes = local_sizes(op.space.sizes, parts)
+            joined[place] = join(row, operand, sizes, dim) if operand.has(dim) else torch.stack(row).sum(0)
+        level = joined
+    return level[()]
 
 
 def splits(op: Op) -> list[int]:
     """The dims that can be split without an exchange."""
     return [dim for dim in op.space.splittable if op.space.dims[dim].kind is not DimKind.COLLECTIVE]
-
-
-__all__ = ["Tensor", "as_op", "check_split", "gradients", "run_whole", "splits"]

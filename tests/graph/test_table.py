@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 import torch
 
@@ -20,8 +22,17 @@ def test_a_split_gives_the_same_outputs_and_gradients(name: str, count: int) -> 
     op, inputs = as_op(EXACT[name]())
     assert op.space.ruled, f"{op.target} has no rule that fits"
     for dim in splits(op):
-        if op.space.dims[dim].size >= count:
-            check_split(op, inputs, dim, count)
+        size = op.space.dims[dim].size
+        step = -(-size // count)
+        check_split(op, inputs, {dim: -(-size // step)})
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_two_dims_can_be_split_at_once(name: str) -> None:
+    torch.manual_seed(0)
+    op, inputs = as_op(EXACT[name]())
+    for first, second in combinations([dim for dim in splits(op) if op.space.sizes[dim] > 1], 2):
+        check_split(op, inputs, {first: 2, second: 2})
 
 
 @pytest.mark.parametrize("name", RANDOM)

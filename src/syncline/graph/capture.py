@@ -15,7 +15,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from syncline._torch_compat import fake_mode, graphs_without_code
-from syncline.graph.failures import explain
+from syncline.graph.failures import explain, explained
 from syncline.graph.opgraph import OpGraph
 from syncline.graph.origin import Wrapping
 from syncline.graph.reading import read
@@ -110,6 +110,7 @@ def _export(module: nn.Module, inputs: tuple[Any, ...], name: str) -> ExportedPr
             torch.enable_grad(),
             graphs_without_code(),
             repeats_copied(module),
+            explained(module, name),
         ):
             warnings.simplefilter("ignore")
             return torch.export.export(module, inputs, strict=False)

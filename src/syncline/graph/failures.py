@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
+
+from torch import nn
 
 from syncline.errors import CaptureError, SynclineError
 from syncline.graph.opgraph import Source
@@ -48,6 +55,33 @@ def explain(error: Exception, model: str) -> CaptureError:
         f"The model {model} cannot be captured: at {place} {reason}.\n{words}\n{advice}\n"
         "Without a graph it can still be trained with every strategy that needs none: data, sharded."
     )
+
+
+@contextmanager
+def explained(module: nn.Module, model: str) -> Iterator[None]:
+    """Within, what the module's forward pass raises is explained where it happens.
+
+    Torch would print the graph so far, and more, if it saw the error itself.
+    """
+    original = type(module)
+
+    @functools.wraps(original.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original.forward(self, *args, **kwargs)
+        except Exception as error:
+            raise explain(error, model) from error
+
+    chatter = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    silent = chatter.disabled
+    names = {"forward": forward, "__module__": original.__module__, "__qualname__": original.__qualname__}
+    module.__class__ = type(original.__name__, (original,), names)
+    chatter.disabled = True
+    try:
+        yield
+    finally:
+        module.__class__ = original
+        chatter.disabled = silent
 
 
 def users_line(trace: TracebackType | None) -> Source | None:

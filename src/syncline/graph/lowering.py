@@ -68,6 +68,8 @@ class Lowering:
         name = target.overloadpacket.__name__
         if name.startswith(_CHECKS):
             return None
+        if name == "broadcast_tensors":
+            return self._broadcast(node, origin)
         if is_write(target):
             return self._write(node, target, origin)
         return self._record(node, target, origin)
@@ -86,6 +88,17 @@ class Lowering:
             for index, tensor in enumerate(outputs)
         ]
         return tuple(made) if many else made[0]
+
+    def _broadcast(self, node: fx.Node, origin: Origin) -> Nested:
+        """Each tensor expanded by itself."""
+        values = self._nested(node.args[0])
+        forms, _ = _forms(node.meta["val"], origin)
+        expanded = []
+        for value, form in zip(values, forms, strict=True):
+            arguments = {"self": self.tensor(value, origin)}
+            (tensor,) = self.recorder.emit(aten.expand.default, arguments, (form,), origin, is_view=True)
+            expanded.append(self._viewed(value, aten.expand.default, arguments, (form,), 0, tensor))
+        return tuple(expanded)
 
     def _viewed(
         self,

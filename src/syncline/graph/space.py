@@ -9,7 +9,7 @@ backward.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -154,13 +154,18 @@ class IterationSpace:
         `Shard(dim)` does, provided that the parts divide the dim's size. The other splittable dims leave
         strided blocks: the local tensor is right for the op, but it is a different layout.
         """
-        operands = (*self.inputs, *self.outputs)
+        return self.contiguous_beside(())
+
+    def contiguous_beside(self, inputs: Collection[int]) -> tuple[int, ...]:
+        """The splittable dims that are contiguous in all tensors but, maybe, some inputs.
+
+        Parameters that no other op takes can have any layout: the gates of an LSTM are strided there.
+        """
+        operands = [operand for place, operand in enumerate(self.inputs) if place not in inputs]
         return tuple(
             dim
             for dim in self.splittable
-            if all(
-                place is None or place[1] == 0 for place in (operand.position(dim) for operand in operands)
-            )
+            if all((operand.position(dim) or (0, 0))[1] == 0 for operand in (*operands, *self.outputs))
         )
 
     def index(self, name: str) -> int:

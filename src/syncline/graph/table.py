@@ -25,7 +25,8 @@ TABLE: dict[str, Row] = {
     "mm": Rule("m k, k n -> m n", contractions=_PRODUCT, linear_in=_EACH),
     "bmm": Rule("b m k, b k n -> b m n", contractions=_PRODUCT, linear_in=_EACH),
     "mv": Rule("m k, k -> m", contractions=_PRODUCT, linear_in=_EACH),
-    "dot": Rule("k, k -> .", linear_in=_EACH),
+    **dict.fromkeys(("dot", "vdot"), Rule("k, k -> .", linear_in=_EACH)),
+    "cdist": "... m k!, ... n k! -> ... m n",
     "outer": Rule("m, n -> m n", linear_in=_EACH),
     "matmul": contractions.matmul,
     "addmm": contractions.add_product,
@@ -43,6 +44,8 @@ TABLE: dict[str, Row] = {
     "gru": recurrent.recurrent,
     "rnn_tanh": recurrent.recurrent,
     "rnn_relu": recurrent.recurrent,
+    "lstm_cell": recurrent.lstm_cell,
+    "gru_cell": recurrent.gru_cell,
     # Lookups: a shard of the vocabulary gives its own rows and zeros for the others, which sum up.
     "embedding": indexing.embedding,
     "index_select": indexing.index_select,
@@ -74,6 +77,10 @@ TABLE: dict[str, Row] = {
     "binary_cross_entropy": reductions.elementwise_loss,
     "binary_cross_entropy_with_logits": reductions.elementwise_loss,
     "kl_div": reductions.elementwise_loss,
+    "soft_margin_loss": reductions.elementwise_loss,
+    "poisson_nll_loss": reductions.elementwise_loss,
+    "hinge_embedding_loss": reductions.elementwise_loss,
+    "margin_ranking_loss": reductions.elementwise_loss,
     # Reductions: sums leave partial sums, everything else needs its dims whole.
     "sum": reductions.total,
     "mean": reductions.average,
@@ -85,6 +92,10 @@ TABLE: dict[str, Row] = {
         ("kthvalue", "logsumexp", "norm", "linalg_vector_norm", "count_nonzero"), reductions.whole
     ),
     **dict.fromkeys(("sort", "argsort", "topk"), reductions.sorted_along),
+    **dict.fromkeys(("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft"), reductions.sorted_along),
+    "cosine_similarity": reductions.similarity,
+    "pairwise_distance": "... k!, ... k! -> ...",
+    "_weight_norm": reductions.weight_norm,
     # Windows: neighbouring positions are needed, so these dims are whole.
     **dict.fromkeys(("max_pool1d", "avg_pool1d", "adaptive_avg_pool1d"), "... x! -> ... y!"),
     "max_pool2d": "... h! w! -> ... y! x!",
@@ -95,8 +106,14 @@ TABLE: dict[str, Row] = {
     "adaptive_avg_pool3d": "... d! h! w! -> ... z! y! x!",
     "adaptive_max_pool2d": "... h! w! -> ... y! x!, ... y! x!",
     "max_pool2d_with_indices": "... h! w! -> ... y! x!, ... y! x!",
+    **dict.fromkeys(("upsample_nearest1d", "upsample_linear1d"), "b c x! -> b c y!"),
     "upsample_nearest2d": "b c h! w! -> b c y! x!",
     "upsample_bilinear2d": "b c h! w! -> b c y! x!",
+    "upsample_bicubic2d": "b c h! w! -> b c y! x!",
+    "upsample_nearest3d": "b c d! h! w! -> b c z! y! x!",
+    "upsample_trilinear3d": "b c d! h! w! -> b c z! y! x!",
+    "im2col": "b c h! w! -> b (c k!) l!",
+    "col2im": "b (c k!) l! -> b c h! w!",
     "pixel_shuffle": "... c! h! w! -> ... n! y! x!",
     "pixel_unshuffle": "... c! h! w! -> ... n! y! x!",
     # Elements that only move.
@@ -121,6 +138,8 @@ TABLE: dict[str, Row] = {
     **dict.fromkeys(("tril", "triu"), views.last_two),
     "view_as_complex": "... z! -> ...",
     "view_as_real": "... -> ... z!",
+    "unfold": views.unfold,
+    **dict.fromkeys(("meshgrid", "diag", "diagonal", "diag_embed"), views.all_whole),
     # Pointwise; any other op that torch tags as pointwise has the same rule.
     "add": pointwise.additive,
     "sub": pointwise.additive,
@@ -128,6 +147,8 @@ TABLE: dict[str, Row] = {
     **dict.fromkeys(("div", "neg", "to"), pointwise.scaled),
     "masked_fill": pointwise.masked_fill,
     **dict.fromkeys(("max.other", "min.other", "__and__", "__or__", "__xor__"), pointwise.pointwise),
+    **dict.fromkeys(("hardswish", "log_sigmoid", "polar", "complex", "real", "imag"), pointwise.pointwise),
+    "bucketize": "..., v! -> ...",
     **dict.fromkeys(("detach", "relu6", "selu", "where", "isfinite", "isclose"), pointwise.pointwise),
     **dict.fromkeys(
         ("dropout", "alpha_dropout", "bernoulli", "normal_functional", "uniform", "exponential", "rrelu"),

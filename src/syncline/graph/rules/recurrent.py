@@ -34,6 +34,24 @@ def recurrent(call: Call) -> Rule:
     )
 
 
+def lstm_cell(call: Call) -> Rule:
+    """One step; the kernel wants all units of the state, so they are whole."""
+    return Rule(
+        "b i!, b k!, b h!, (q! h) i, (q h) k, (q h), (q h) -> b h, b h",
+        contractions=(Contraction(((0,), (3,)), "b q h i"), Contraction(((1,), (4,)), "b q h k")),
+        sizes=(("q", _GATES["lstm"]),),
+    )
+
+
+def gru_cell(call: Call) -> Rule:
+    """One step; the kernel wants all units of the state, so they are whole."""
+    return Rule(
+        "b i!, b k!, (q! h!) i, (q h) k, (q h), (q h) -> b h",
+        contractions=(Contraction(((0,), (2,)), "b q h i"), Contraction(((1,), (3,)), "b q h k")),
+        sizes=(("q", _GATES["gru"]),),
+    )
+
+
 def _weights(call: Call, ways: int, states: int) -> tuple[list[str], list[Contraction]]:
     """The weights of each layer and direction: input, hidden, and two biases if there are any.
 

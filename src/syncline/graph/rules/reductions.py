@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from syncline.graph.notation import ExchangeNote, Rule
+from syncline.graph.notation import ExchangeNote, NotationError, Rule
 from syncline.graph.rules.call import Call, dim_names
 
 _MEAN = 1
@@ -43,6 +43,25 @@ def sorted_along(call: Call) -> Rule:
     ins = " ".join("x!" if index == dim else name for index, name in enumerate(names)) or "."
     outs = " ".join("y!" if index == dim else name for index, name in enumerate(names)) or "."
     return Rule(f"{ins} -> {', '.join([outs] * len(call.outputs))}")
+
+
+def similarity(call: Call) -> Rule:
+    """Of two tensors along a dim, which is whole and disappears."""
+    rank = len(call.shape("x1"))
+    if len(call.shape("x2")) != rank:
+        raise NotationError("similarity of tensors that broadcast over new dims")
+    dim, names = call.dim(rank), dim_names(rank)
+    data = " ".join(f"{name}!" if index == dim else name for index, name in enumerate(names))
+    result = " ".join(names[:dim] + names[dim + 1 :]) or "."
+    return Rule(f"{data}, {data} -> {result}")
+
+
+def weight_norm(call: Call) -> Rule:
+    """v scaled to the length g, for each position of one dim; the other dims are whole."""
+    rank = len(call.shape("v"))
+    dim, names = call.dim(rank), dim_names(rank)
+    data = " ".join(name if index == dim else f"{name}!" for index, name in enumerate(names))
+    return Rule(f"{data}, {data} -> {data}")
 
 
 def softmax(call: Call) -> Rule:

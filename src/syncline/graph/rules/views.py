@@ -223,6 +223,25 @@ def diff(call: Call) -> Rule:
     return Rule(f"{', '.join(tensors)} -> {_tensor([*names[:dim], 'y!', *names[dim + 1 :]])}")
 
 
+def unfold(call: Call) -> Rule:
+    """Windows of a dim, which is whole; the positions inside a window are a new last dim."""
+    rank = len(call.shape())
+    dim, names = call.dim(rank, "dimension"), dim_names(rank)
+    before = [*names[:dim], "x!", *names[dim + 1 :]]
+    after = [*names[:dim], "y!", *names[dim + 1 :], "w!"]
+    return Rule(f"{_tensor(before)} -> {_tensor(after)}", linear_in=_LINEAR)
+
+
+def all_whole(call: Call) -> Rule:
+    """Ops that make small grids and diagonals, not worth splitting."""
+    shapes = [shape for shape in call.inputs if shape is not None]
+    tensors = [
+        _tensor([f"d{number}_{dim}!" for dim in range(len(shape))])
+        for number, shape in enumerate((*shapes, *call.outputs))
+    ]
+    return Rule(f"{', '.join(tensors[: len(shapes)])} -> {', '.join(tensors[len(shapes) :])}")
+
+
 def last_two(call: Call) -> Rule:
     """The matrix in the last two dims is whole: tril and triu."""
     rank = len(call.shape())
