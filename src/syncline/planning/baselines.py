@@ -12,8 +12,9 @@ import numpy as np
 
 from syncline.graph.opgraph import Op, OpGraph
 from syncline.planning.axes import SearchAxes
-from syncline.planning.choices import UNUSED, Assignments
+from syncline.planning.choices import UNUSED
 from syncline.planning.roles import batch_dims
+from syncline.planning.tables import Tables
 
 Shardings = dict[int, tuple[int, ...]]
 """An assignment for each op, by its id."""
@@ -82,21 +83,21 @@ def expert(graph: OpGraph, axes: SearchAxes) -> tuple[str, Shardings]:
     return "one weird trick", one_weird_trick(graph, axes)
 
 
-def mesh_masks(
-    graph: OpGraph, assignments: Sequence[Assignments], model_axes: Sequence[int]
-) -> dict[int, np.ndarray]:
-    """Which shardings use one uniform mesh: the batch over all axes but `model_axes`, over which it is not."""
-    batch = batch_dims(graph)
+def mesh_masks(tables: Tables, model_axes: Sequence[int]) -> dict[int, np.ndarray]:
+    """Which shardings use one uniform mesh: the batch over all axes but `model_axes`, and only there."""
+    batch = batch_dims(tables.graph)
     masks = {}
-    for op, rows in zip(graph.ops, assignments, strict=True):
-        dim = batch.get(op.id, UNUSED)
+    for index, node in enumerate(tables.nodes):
+        if node.op is None or node.assignments is None:
+            continue
+        rows, dim = node.assignments, batch.get(node.op.id, UNUSED)
         data = np.ones(len(rows), dtype=bool)
         for axis in range(rows.shape[1]):
             if axis in model_axes:
                 data &= (rows[:, axis] != dim) | (dim == UNUSED)
             else:
                 data &= rows[:, axis] == dim
-        masks[op.id] = data if data.any() else np.ones(len(rows), dtype=bool)
+        masks[index] = data if data.any() else np.ones(len(rows), dtype=bool)
     return masks
 
 

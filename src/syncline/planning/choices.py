@@ -24,10 +24,10 @@ Assignments = npt.NDArray[np.int8]
 
 
 def enumerate_assignments(op: Op, axes: SearchAxes, extra: Sequence[tuple[int, ...]] = ()) -> Assignments:
-    """All legal shardings of an op, in a fixed order, and the given ones.
+    """The shardings of an op that are worth weighing, in a fixed order, and the given ones.
 
-    An op with products in it uses every axis that it can: repeating its work on several devices is weighed
-    only where no dim can be split further.
+    An op uses every axis that it can: repeating work on several devices is weighed only where no dim can be
+    split further and, for ops without products, over axes of the innermost level, where gathering is cheap.
     """
     space = op.space
     bins = [UNUSED, *space.contiguous]
@@ -36,9 +36,9 @@ def enumerate_assignments(op: Op, axes: SearchAxes, extra: Sequence[tuple[int, .
         for assignment in itertools.product(bins, repeat=len(axes.axes))
         if _divides(space, axes.sizes, assignment)
     ]
-    if space.flop_terms:
-        most = max(_used(axes.sizes, assignment) for assignment in legal)
-        legal = [assignment for assignment in legal if _used(axes.sizes, assignment) == most]
+    inner = [] if space.flop_terms else [i for i, axis in enumerate(axes.axes) if axis.level == 0]
+    most = max(_used(axes.sizes, assignment) for assignment in legal)
+    legal = [one for one in legal if _used(axes.sizes, one, idle=inner) == most]
     legal += [tuple(one) for one in extra if _divides(space, axes.sizes, one)]
     return np.array(list(dict.fromkeys(legal)), dtype=np.int8).reshape(-1, len(axes.axes))
 
@@ -82,8 +82,9 @@ def _divides(space: IterationSpace, sizes: Sequence[int], assignment: Sequence[i
     return all(space.dims[dim].size % count == 0 for dim, count in parts.items())
 
 
-def _used(sizes: Sequence[int], assignment: Sequence[int]) -> int:
+def _used(sizes: Sequence[int], assignment: Sequence[int], idle: Sequence[int] = ()) -> int:
+    """How many devices share the work, those on the axes that may be idle counted in any case."""
     used = 1
-    for dim, size in zip(assignment, sizes, strict=True):
-        used *= size if dim != UNUSED else 1
+    for axis, (dim, size) in enumerate(zip(assignment, sizes, strict=True)):
+        used *= size if dim != UNUSED or axis in idle else 1
     return used

@@ -22,7 +22,8 @@ from syncline.planning.plan import Alternative, Axis, OpSharding, Plan, PlannedW
 from syncline.planning.prediction import Memory
 from syncline.planning.random_search import random_search
 from syncline.planning.search import LEAST_EXPOSED, Candidate, Limits, Search
-from syncline.planning.tables import ADAM_STATE_FACTOR, Tables, build_tables
+from syncline.planning.table_builder import ADAM_STATE_FACTOR, build_tables
+from syncline.planning.tables import Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ def exposed_share(search: Search, shardings: Shardings) -> float:
     if candidate is None or not candidate.prediction.times.parameters_s:
         return LEAST_EXPOSED
     backward_s = sum(
-        float(node.costs.backward_s[chosen])
+        node.weight * float(node.costs.backward_s[chosen])
         for node, chosen in zip(search.tables.nodes, candidate.choice, strict=True)
         if node.costs is not None
     )
@@ -124,11 +125,13 @@ def describe(
     graph, axes = search.tables.graph, search.tables.axes
     ops: dict[str, OpSharding] = {}
     tied: dict[str, Keeping] = {}
-    for node, index, keep in zip(search.tables.nodes, chosen.choice, chosen.keeping, strict=True):
-        if node.op is not None and node.assignments is not None:
-            split = _named(node.op.space.dims, node.assignments[index], axes)
-            ops[node.op.name] = OpSharding(split=split, keep=keep)
-        elif node.tensor is not None and node.parameters is not None:
+    for op in graph.ops:
+        index = search.tables.node_of[op.id]
+        rows = search.tables.nodes[index].assignments
+        split = {} if rows is None else _named(op.space.dims, rows[chosen.choice[index]], axes)
+        ops[op.name] = OpSharding(split=split, keep=chosen.keeping[index])
+    for node, keep in zip(search.tables.nodes, chosen.keeping, strict=True):
+        if node.tensor is not None and node.parameters is not None:
             tied[node.tensor.name] = keep
     return Plan(
         workload=PlannedWorkload(
@@ -178,12 +181,10 @@ def _alternatives(
 def _best_mesh(search: Search) -> tuple[str, Candidate | None]:
     """The fastest uniform data x tensor mesh: the innermost axes for the model, the others for the batch."""
     axes = search.tables.axes
-    graph = search.tables.graph
-    rows = [node.assignments for node in search.tables.nodes if node.assignments is not None]
     best: tuple[str, Candidate | None] = ("best uniform mesh", None)
     for count in range(len(axes.axes) + 1):
         model_axes = list(range(len(axes.axes) - count, len(axes.axes)))
-        found = search.solve(Limits(masks=mesh_masks(graph, rows, model_axes)))
+        found = search.solve(Limits(masks=mesh_masks(search.tables, model_axes)))
         if found is None:
             continue
         if best[1] is None or found.prediction.step_s < best[1].prediction.step_s:
@@ -197,7 +198,8 @@ def _exactly(tables: Tables, shardings: Mapping[int, tuple[int, ...]]) -> dict[i
     masks = {}
     for index, node in enumerate(tables.nodes):
         if node.op is not None and node.assignments is not None:
-            masks[index] = (node.assignments == np.array(shardings[node.op.id])).all(axis=1)
+            rows = (node.assignments == np.array(shardings[node.op.id])).all(axis=1)
+            masks[index] = rows if node.count > 1 else np.ones(1, dtype=bool)
     return masks
 
 
@@ -225,7 +227,7 @@ def _warnings(graph: OpGraph, axes: SearchAxes) -> tuple[str, ...]:
 
 
 def _power_of_ten(tables: Tables) -> str:
-    exponent = sum(math.log10(node.count) for node in tables.nodes if node.op is not None)
+    exponent = sum(node.weight * math.log10(node.count) for node in tables.nodes if node.op is not None)
     return f"10^{exponent:.0f}"
 
 

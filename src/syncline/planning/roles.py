@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from syncline.graph.opgraph import Op, OpGraph
+from syncline.graph.opgraph import Op, OpGraph, TensorKind
 
 
 def batch_dims(graph: OpGraph) -> dict[int, int]:
@@ -22,6 +22,23 @@ def batch_dims(graph: OpGraph) -> dict[int, int]:
             if position is not None and position[1] == 0:
                 place[tensor] = position[0]
     return found
+
+
+def constant_ops(graph: OpGraph) -> frozenset[int]:
+    """The ops that depend on no input and no parameter: positions, masks, rotary angles.
+
+    They are small and the same on every device.
+    """
+    fixed: set[int] = set()
+    for op in graph.ops:
+        sources = (graph.producers[tensor] for tensor in op.inputs)
+        kinds = (graph.tensors[tensor].kind for tensor in op.inputs)
+        if all(
+            source in fixed or (source is None and kind in (TensorKind.CONSTANT, TensorKind.BUFFER))
+            for source, kind in zip(sources, kinds, strict=True)
+        ):
+            fixed.add(op.id)
+    return frozenset(fixed)
 
 
 def _carried(op: Op, place: dict[int, int]) -> int | None:

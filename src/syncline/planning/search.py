@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from syncline.planning.elimination import LayoutCosts, Solver
-from syncline.planning.parameter_costs import KEEPINGS, Keeping
-from syncline.planning.prediction import Memory, Prediction, Times
 from syncline.planning.elimination.problem import EdgeCosts
+from syncline.planning.parameter_costs import KEEPINGS, Keeping, ParameterCosts
+from syncline.planning.prediction import Memory, Prediction, Times
 from syncline.planning.tables import Node, Tables
 
 Floats = npt.NDArray[np.float64]
@@ -39,6 +39,7 @@ Keepings = npt.NDArray[np.int64]
 LEAST_EXPOSED = 0.05
 """Of parameter communication: the last gradients are ready only when backward ends."""
 PRICE_STEPS = 24
+"""Prices of a byte that are tried: powers of 2 around (seconds / bytes) of the fastest plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,17 +112,35 @@ class Search:
         best: Candidate | None = None
         smallest: Candidate | None = None
         for recompute in (False, True) if self.has_blocks else (False,):
-            for price in self._prices(limits, recompute=recompute):
-                found = self.solve(limits, price=price, recompute=recompute)
-                if found is None:
-                    break
-                if smallest is None or found.prediction.memory.total < smallest.prediction.memory.total:
-                    smallest = found
-                if found.prediction.memory.total <= memory_bytes:
-                    if best is None or found.prediction.step_s < best.prediction.step_s:
-                        best = found
-                    break
+            found, least = self._first_fitting(memory_bytes, limits, recompute=recompute)
+            best = min((one for one in (best, found) if one), key=_step_s, default=None)
+            smallest = min((one for one in (smallest, least) if one), key=_bytes, default=None)
         return best, smallest
+
+    def _first_fitting(
+        self, memory_bytes: float, limits: Limits, *, recompute: bool
+    ) -> tuple[Candidate | None, Candidate | None]:
+        """The answer for the lowest price that fits, and the smallest answer if none does.
+
+        Memory falls as the price rises, so the price is found by bisection.
+        """
+        first = self.solve(limits, recompute=recompute)
+        if first is None or _bytes(first) <= memory_bytes:
+            return first, first
+        scale = first.prediction.step_s / _bytes(first)
+        prices = [scale * 2.0**power for power in range(-8, PRICE_STEPS - 8)]
+        last = self.solve(limits, price=prices[-1], recompute=recompute)
+        if last is None or _bytes(last) > memory_bytes:
+            return None, last
+        low, high, best = -1, len(prices) - 1, last
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = self.solve(limits, price=prices[middle], recompute=recompute)
+            if found is not None and _bytes(found) <= memory_bytes:
+                high, best = middle, found
+            else:
+                low = middle
+        return best, last
 
     def predict(
         self, choice: tuple[int, ...], keeping: tuple[Keeping, ...], *, recompute: bool
@@ -135,14 +154,6 @@ class Search:
             again = recompute and edge.inside_block
             totals.redistribute_s += edge.total_s[row, col] + (edge.forward_s[row, col] if again else 0.0)
         return totals.prediction(self.exposed_share)
-
-    def _prices(self, limits: Limits, *, recompute: bool) -> list[float]:
-        """λ = 0, then rising by factors of 2 around (seconds / bytes) of the cheapest plan."""
-        first = self.solve(limits, recompute=recompute)
-        if first is None or not first.prediction.memory.total:
-            return [0.0]
-        scale = first.prediction.step_s / first.prediction.memory.total
-        return [0.0, *(scale * 2.0**power for power in range(-8, PRICE_STEPS - 8))]
 
     def _costs(
         self, limits: Limits, *, price: float, recompute: bool
@@ -191,7 +202,7 @@ class Search:
             saved = node.entering_bytes if again else node.saved_bytes
             total += price * saved if saved is not None else 0.0
         if node.parameters is None:
-            return total, None
+            return node.weight * total, None
         own = node.parameters
         by_keeping = (
             self.exposed_share * (own.forward_gather_s + own.backward_reduce_s)
@@ -199,7 +210,7 @@ class Search:
             + price * own.kept_bytes
         )[:, columns]
         best = by_keeping.argmin(axis=1)
-        return total + by_keeping[np.arange(node.count), best], columns[best]
+        return node.weight * (total + by_keeping[np.arange(node.count), best]), columns[best]
 
     @cached_property
     def _plain(self) -> Solver:
@@ -242,21 +253,25 @@ class _Totals:
         again = recompute and node.block is not None
         if node.costs is not None:
             own = node.costs
-            self.compute_s += own.forward_s[chosen] + own.backward_s[chosen]
-            self.exchange_s += own.forward_exchange_s[chosen] + own.backward_exchange_s[chosen]
+            self.compute_s += node.weight * (own.forward_s[chosen] + own.backward_s[chosen])
+            exchange_s = own.forward_exchange_s[chosen] + own.backward_exchange_s[chosen]
+            self.exchange_s += node.weight * exchange_s
             if again:
-                self.recompute_s += own.forward_s[chosen] + own.forward_exchange_s[chosen]
+                self.recompute_s += node.weight * (own.forward_s[chosen] + own.forward_exchange_s[chosen])
         saved = node.entering_bytes if again else node.saved_bytes
-        self.saved += saved[chosen] if saved is not None else 0.0
+        self.saved += node.weight * saved[chosen] if saved is not None else 0.0
         if node.parameters is not None:
-            own = node.parameters
-            self.parameters_s += own.forward_gather_s[chosen, kept] + own.backward_reduce_s[chosen, kept]
-            self.optimizer_s += own.optimizer_s[chosen, kept]
-            self.weights += own.weight_bytes[chosen, kept]
-            self.gradients += own.gradient_bytes[chosen, kept]
-            self.optimizer_state += own.state_bytes[chosen, kept]
-            # The next weights are gathered while these are in use.
-            self.gathered = max(self.gathered, 2 * own.gathered_bytes[chosen, kept])
+            self._add_parameters(node.parameters, node.weight, chosen, kept)
+
+    def _add_parameters(self, own: ParameterCosts, weight: int, chosen: int, kept: int) -> None:
+        sent_s = own.forward_gather_s[chosen, kept] + own.backward_reduce_s[chosen, kept]
+        self.parameters_s += weight * sent_s
+        self.optimizer_s += weight * own.optimizer_s[chosen, kept]
+        self.weights += weight * own.weight_bytes[chosen, kept]
+        self.gradients += weight * own.gradient_bytes[chosen, kept]
+        self.optimizer_state += weight * own.state_bytes[chosen, kept]
+        # The next weights are gathered while these are in use.
+        self.gathered = max(self.gathered, 2 * own.gathered_bytes[chosen, kept])
 
     def prediction(self, exposed_share: float) -> Prediction:
         return Prediction(
@@ -277,6 +292,14 @@ class _Totals:
                 gather_buffers=float(self.gathered),
             ),
         )
+
+
+def _step_s(candidate: Candidate) -> float:
+    return candidate.prediction.step_s
+
+
+def _bytes(candidate: Candidate) -> float:
+    return candidate.prediction.memory.total
 
 
 def _merge(one: LayoutCosts, other: LayoutCosts) -> LayoutCosts:
