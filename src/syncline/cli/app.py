@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import sys
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
 from syncline import __version__
+from syncline.cluster.rank import current_rank
 from syncline.errors import RankFailedError, SynclineError
 
-EXIT_BUG, EXIT_USER = 1, 2
+EXIT_BUG, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
 
 _VERBS = {
     "train": "Train a model: on ranks of this machine, on emulated nodes, or under torchrun and srun.",
@@ -35,7 +36,7 @@ First steps:
   syncline train my_package.my_module:build --steps 200
 """
 
-app = App(name="syncline", help=_HELP, version=__version__)
+app = App(name="syncline", help=_HELP, version=__version__, result_action="return_value")
 for _name, _text in _VERBS.items():
     app.command(f"syncline.cli.{_name}:{_name}", name=_name, help=_text)
 
@@ -49,21 +50,46 @@ def run(arguments: list[str]) -> int:
     """Run one command; the exit code."""
     errors = Console(stderr=True)
     try:
+        if arguments and arguments[0] in _VERBS:
+            # The page of a verb shows all that its function says, not the line of the list.
+            app[arguments[0]].help = None
         code = app(arguments, exit_on_error=False, print_error=False, error_console=errors)
     except CycloptsError as error:
-        show_error("Wrong command", f"{error}\nSee: syncline --help", errors)
+        show_error("Wrong command", explain_command(error), errors)
         return EXIT_USER
     except RankFailedError as error:
+        if errors.is_terminal:
+            # A rank that died in the middle of its progress bar leaves the line open and the cursor hidden.
+            errors.show_cursor(True)
+            errors.print()
         show_error(error.title, str(error), errors)
         return EXIT_BUG
     except SynclineError as error:
         show_error(error.title, str(error), errors)
         return EXIT_USER
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return code if isinstance(code, int) else 0
 
 
+def explain_command(error: CycloptsError) -> str:
+    """What is wrong with a command line, and where its help is."""
+    message = str(error)
+    if isinstance(error, UnusedCliTokensError):
+        message = f"Too many arguments: {' '.join(error.unused_tokens or ())}"
+    verb = next((word for word in error.command_chain or () if word in _VERBS), "")
+    return f"{message}\nSee: {' '.join(filter(None, ('syncline', verb, '--help')))}"
+
+
 def show_error(title: str, message: str, console: Console) -> None:
-    """One panel: what was given, why it cannot work, what to do."""
+    """One panel: what was given, why it cannot work, what to do.
+
+    Under torchrun every rank finds the same mistake: the first one shows it, the others say a line.
+    """
+    rank = current_rank()
+    if not rank.is_first:
+        print(f"rank {rank.index}: {title}: {message.splitlines()[0]}", file=sys.stderr)
+        return
     console.print(Panel(escape(message), title=title, title_align="left", border_style="red"))
 
 

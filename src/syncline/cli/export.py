@@ -12,6 +12,7 @@ from syncline.training.export import export_weights
 
 def export(
     run: Path,
+    /,
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("model.safetensors"),
 ) -> None:

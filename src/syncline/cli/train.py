@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
 import sys
 from dataclasses import asdict
@@ -17,13 +18,16 @@ from syncline.errors import ConfigError
 from syncline.launch.slurm import apply_slurm_variables
 from syncline.training.config import TrainConfig
 from syncline.training.config_file import build_config, read_settings
-from syncline.training.run_folder import CONFIG_FILE
+from syncline.training.run_folder import CONFIG_FILE, check_run
 from syncline.training.start import Ended, start_training
 from syncline.training.summary import Summary
+
+FLAG = Parameter(negative="", show_default=False)
 
 
 def train(
     model: str | None = None,
+    /,
     *,
     strategy: str | None = None,
     ranks: int | None = None,
@@ -31,11 +35,11 @@ def train(
     data: str | None = None,
     batch: int | None = None,
     steps: int | None = None,
-    resume: Annotated[bool, Parameter(negative="")] = False,
+    resume: Annotated[bool, FLAG] = False,
     max_restarts: int | None = None,
     config: Path | None = None,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, FLAG] = False,
 ) -> int:
     """Train a model and keep everything about it in a run's folder.
 
@@ -94,12 +98,14 @@ def train(
         "steps": steps,
         "max_restarts": max_restarts,
     }
-    resolved = resolve_config(flags, config, resumed=output if resume else None)
     if resume and output is None:
         raise ConfigError(
             "--resume needs the run's folder.\nGive it with -o, such as -o runs/gpt2-tiny-data-001."
         )
-    ended = start_training(resolved, output, resume=resume)
+    resolved = resolve_config(flags, config, resumed=output if resume else None)
+    # What the user's own code prints has no place beside the summary.
+    with contextlib.redirect_stdout(sys.stderr):
+        ended = start_training(resolved, output, resume=resume)
     if ended.summary is not None:
         show_ending(ended, ended.summary, as_json=json)
     return 128 + ended.signal_number if ended.signal_number else 0
@@ -108,39 +114,57 @@ def train(
 def resolve_config(flags: dict[str, Any], path: Path | None, resumed: Path | None) -> TrainConfig:
     """Settings from, in rising order: the defaults, the resumed run, the file, the flags."""
     settings: dict[str, Any] = {}
-    if resumed is not None and (resumed / CONFIG_FILE).exists():
-        settings |= read_settings(resumed / CONFIG_FILE)
+    if resumed is not None:
+        check_run(resumed)
+        settings = read_settings(resumed / CONFIG_FILE)
     if path is not None:
-        settings |= read_settings(path)
-    settings |= {key: value for key, value in flags.items() if value is not None}
+        from_file = read_settings(path)
+        # On its own first, so that what is wrong in it is not blamed on the flags.
+        build_config({"model": "any"} | from_file, str(path))
+        settings = _overlay(settings, from_file)
+    settings = _overlay(settings, {key: value for key, value in flags.items() if value is not None})
     if "model" not in settings:
         raise ConfigError(
             "Which model? Name one, such as: syncline train gpt2-tiny\nSee: syncline train --help"
         )
-    return build_config(settings, str(path) if path else "the command line")
+    return build_config(settings, "the command line")
+
+
+def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Both together, `above` winning; where it says how many ranks, it says so with both keys."""
+    ranks = {"ranks", "emulate"}
+    kept = {key: value for key, value in below.items() if not (key in ranks and ranks & above.keys())}
+    return kept | above
 
 
 def show_ending(ended: Ended, summary: Summary, *, as_json: bool) -> None:
     """Say what the run came to: a small table on stderr, or JSON on stdout."""
     if as_json:
         print(json_module.dumps(asdict(summary), indent=2))
-        return
-    console = Console(stderr=True)
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in _rows(summary):
-        table.add_row(name, value)
-    console.print(table)
+    else:
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+        for name, value in _rows(summary):
+            table.add_row(name, value)
+        Console(stderr=True).print(table)
     if summary.status == "stopped":
-        print(f"{summary.reason}; go on with: syncline train --resume -o {ended.folder}", file=sys.stderr)
-    print(ended.folder)
+        print(_how_to_go_on(ended.folder, summary), file=sys.stderr)
+    if not as_json:
+        print(ended.folder)
+
+
+def _how_to_go_on(folder: Path, summary: Summary) -> str:
+    if summary.steps == 0:
+        return f"{summary.reason}, before there was a checkpoint to go on from"
+    return f"{summary.reason}; go on with: syncline train --resume -o {folder}"
 
 
 def _rows(summary: Summary) -> list[tuple[str, str]]:
     memory = max(summary.peak_memory_bytes) if summary.peak_memory_bytes else None
     sent = summary.sent_bytes or {}
+    ranks = f"{summary.world_size} rank{'s'[: summary.world_size > 1]}"
     exactness = "exact" if summary.exact else "inexact"
     figures = [
-        ("strategy", f"{summary.strategy} ({exactness}), {summary.world_size} ranks, {summary.cluster}"),
+        ("strategy", f"{summary.strategy} ({exactness}), {ranks}, {summary.cluster}"),
         ("loss", None if summary.final_loss is None else f"{summary.final_loss:.4f}"),
         ("evaluation loss", None if summary.eval_loss is None else f"{summary.eval_loss:.4f}"),
         ("step", None if summary.median_step_s is None else show_seconds(summary.median_step_s)),

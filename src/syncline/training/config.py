@@ -28,6 +28,9 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         _at_least("optimizer.lr", self.lr, 0)
         _at_least("optimizer.weight_decay", self.weight_decay, 0)
+        _at_least("optimizer.momentum", self.momentum, 0)
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"optimizer.betas is {list(self.betas)}; each must be at least 0 and below 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +139,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("batch", "steps", "accumulate"):
             _at_least(name, getattr(self, name), 1)
-        _at_least("max_restarts", self.max_restarts, 0)
+        for name in ("seed", "max_restarts"):
+            _at_least(name, getattr(self, name), 0)
         if self.ranks is not None:
             _at_least("ranks", self.ranks, 1)
         if self.clip_norm is not None and self.clip_norm <= 0:

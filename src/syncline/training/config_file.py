@@ -13,7 +13,7 @@ from typing import Any, Literal
 from cattrs import ClassValidationError, Converter, transform_error
 from cattrs.errors import ForbiddenExtraKeysError
 
-from syncline.errors import ConfigError, SynclineError
+from syncline.errors import ConfigError, SynclineError, unknown_name
 from syncline.training.config import TrainConfig
 from syncline.training.files import write_text
 
@@ -38,6 +38,20 @@ for _kind in (int, float, str):
         lambda hint, kind=_kind: hint == kind | None,
         lambda value, _, kind=_kind: None if value is None else _CONVERTER.structure(value, kind),
     )
+_ELEMENTS = _CONVERTER.copy()
+
+
+def _read_list(value: Any, hint: Any) -> tuple[Any, ...]:
+    """Lists are read by the rules above, once it is clear that there is one, and as long as it must be."""
+    kinds = typing.get_args(hint)
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{value!r} is not a list")
+    if Ellipsis not in kinds and len(value) != len(kinds):
+        raise ValueError(f"{list(value)} is not a list of {len(kinds)}")
+    return _ELEMENTS.structure(value, hint)
+
+
+_CONVERTER.register_structure_hook_func(lambda hint: typing.get_origin(hint) is tuple, _read_list)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -106,15 +120,23 @@ def _format(error: BaseException, kind: type | None) -> str:
         return f"{given!r} is not one of {', '.join(map(str, typing.get_args(kind)))}"
     if isinstance(error, ValueError) and " is not " in str(error):
         return str(error)
-    return f"cannot be read as {getattr(kind, '__name__', kind)}"
+    return "must be a table, with keys of its own"
 
 
 def _extra_keys(error: BaseException) -> str | None:
     if isinstance(error, ForbiddenExtraKeysError):
-        known = ", ".join(entry.name for entry in dataclasses.fields(error.cl))
-        return f"unknown key {', '.join(sorted(error.extra_fields))}. Known keys there: {known}."
+        key = min(error.extra_fields)
+        what = f"key{_table(error.cl)}"
+        return unknown_name(what, key, [entry.name for entry in dataclasses.fields(error.cl)])
     for inner in getattr(error, "exceptions", ()):
         message = _extra_keys(inner)
         if message:
             return message
     return None
+
+
+def _table(kind: type) -> str:
+    """Where the keys of a class stand in the file."""
+    hints = typing.get_type_hints(TrainConfig).items()
+    names = [name for name, hint in hints if kind is hint or kind in typing.get_args(hint)]
+    return f" of [{names[0]}]" if names else ""

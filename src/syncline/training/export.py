@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 
-from syncline.errors import CheckpointError, MissingExtraError
+from syncline.errors import CheckpointError, MissingExtraError, RunFolderError
 from syncline.strategies.state import model_tensors
 from syncline.training.checkpoints import check_fits, latest_checkpoint
 from syncline.training.run_folder import CHECKPOINTS_FOLDER, read_config
@@ -25,11 +26,22 @@ def export_weights(folder: Path, output: Path) -> int:
         from safetensors.torch import save_file
     except ImportError:
         raise MissingExtraError("safetensors", "export", "syncline export") from None
+    check_output(output)
     weights = read_weights(folder)
     partial = output.with_name(f"{output.name}.partial")
     save_file(weights, str(partial))
     partial.replace(output)
     return len(weights)
+
+
+def check_output(output: Path) -> None:
+    """Refuse a file that cannot be written, before the weights are read."""
+    if output.is_dir():
+        raise RunFolderError(f"{output} is a folder. Give a file, such as {output / 'model.safetensors'}.")
+    if not os.access(output.parent, os.W_OK):
+        raise RunFolderError(
+            f"{output} cannot be written: there is no folder {output.parent}, or it is not yours to write to."
+        )
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

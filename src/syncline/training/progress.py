@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 LINE_EVERY_S = 10.0
 
@@ -28,16 +31,19 @@ class BarView:
     """One live line with loss, speed and time left."""
 
     def __init__(self, title: str, *, steps: int, done: int) -> None:
+        console = Console(stderr=True)
+        # The title is a line of its own: names of models and options may be long, and figures matter more.
+        console.print(title, style="bold", markup=False, highlight=False)
         self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
             MofNCompleteColumn(),
             TextColumn("loss {task.fields[loss]}"),
             TextColumn("{task.fields[speed]} samples/s"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
+            expand=True,
         )
-        self._task = self._bar.add_task(title, total=steps, completed=done, loss="-", speed="-")
+        self._task = self._bar.add_task("", total=steps, completed=done, loss="-", speed="-")
         self._bar.start()
 
     def show(self, *, step: int, loss: float, samples_per_s: float) -> None:
@@ -66,10 +72,10 @@ class LineView:
             return
         self._last_shown = now
         made = step - self._first + 1
-        left_s = (now - self._started) / made * (self._steps - step)
+        left = timedelta(seconds=round((now - self._started) / made * (self._steps - step)))
         print(
             f"{self._title}: step {step}/{self._steps}  loss {loss:.4f}  {samples_per_s:.1f} samples/s  "
-            f"{left_s:.0f} s left",
+            f"{left} left",
             file=sys.stderr,
             flush=True,
         )
@@ -82,3 +88,10 @@ def progress_view(title: str, *, steps: int, done: int) -> ProgressView:
     """A bar where someone can watch it, lines in a log."""
     kind = BarView if sys.stderr.isatty() else LineView
     return kind(title, steps=steps, done=done)
+
+
+def announce_start(ranks: int, folder: Path) -> None:
+    """Say that something happens: ranks take seconds to start."""
+    print(
+        f"Starting {ranks} rank{'s'[: ranks > 1]}; the run's folder is {folder}", file=sys.stderr, flush=True
+    )

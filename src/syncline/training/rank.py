@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +47,9 @@ def rank_argument(folder: Path, *, resume: bool) -> str:
 
 def run_rank(argument: str) -> None:
     """The entry of a started rank: train the run of a folder."""
+    # Standard output belongs to the command's result; what a model prints goes where progress goes.
+    sys.stdout.flush()
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     order = json.loads(argument)
     folder = Path(order["folder"])
     train_rank(read_config(folder), folder, resume=order["resume"])

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from syncline.errors import MissingExtraError
 from syncline.training.files import write_text
 
+METRICS_FILE = "metrics.jsonl"
 Metrics = dict[str, Any]
 
 
@@ -67,7 +68,7 @@ class TensorBoardSink:
 
 def open_sinks(folder: Path, tracking: Sequence[str], *, done: int) -> list[Sink]:
     """The sinks of a run on its first rank."""
-    sinks: list[Sink] = [JsonlSink(folder / "metrics.jsonl", done=done)]
+    sinks: list[Sink] = [JsonlSink(folder / METRICS_FILE, done=done)]
     if "tensorboard" in tracking:
         sinks.append(TensorBoardSink(folder / "tensorboard", done=done))
     return sinks

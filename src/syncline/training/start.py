@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from syncline.cluster.device import device_type, rank_device
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import current_rank, launched_by_torchrun
 from syncline.cluster.topology import NETWORK_LEVEL, NODE_LEVEL
-from syncline.errors import SynclineError
+from syncline.errors import ConfigError, NonFiniteLossError, RankFailedError, SynclineError
 from syncline.launch.emulated import launch_emulated
 from syncline.launch.emulation import parse_emulation
 from syncline.launch.local import launch_local
@@ -22,15 +24,18 @@ from syncline.strategies.registry import parse_strategy
 from syncline.training.checkpoints import latest_checkpoint, read_info
 from syncline.training.config import TrainConfig
 from syncline.training.config_file import write_config
+from syncline.training.folder_state import FolderState
 from syncline.training.preflight import resolve_workload
+from syncline.training.progress import announce_start
 from syncline.training.rank import ENTRY, rank_argument, train_rank
 from syncline.training.run_folder import (
     CHECKPOINTS_FOLDER,
     CONFIG_FILE,
     LOGS_FOLDER,
-    check_resume,
     default_folder,
     make_folder,
+    newest_folder,
+    resume_config,
 )
 from syncline.training.summary import (
     SUMMARY_FILE,
@@ -63,16 +68,26 @@ def start_training(config: TrainConfig, folder: Path | None = None, *, resume: b
     """
     if launched_by_torchrun():
         return _join(config, folder, resume=resume)
-    config = resolve_run(replace(config, ranks=count_ranks(config)))
-    folder = _open_folder(config, folder, resume=resume)
-    write_config(config, folder / CONFIG_FILE)
-    return _launch(config, folder, resume=resume)
+    config = replace(config, ranks=count_ranks(config))
+    folder = folder or default_folder(config)
+    if resume:
+        config = resume_config(folder, config)
+    config = resolve_run(config)
+    before = FolderState(folder)
+    _open_folder(config, folder, resume=resume)
+    return _launch(config, folder, before, resume=resume)
 
 
 def count_ranks(config: TrainConfig) -> int:
     """How many ranks a run has when it starts them itself."""
     if config.emulate is not None:
-        return parse_emulation(config.emulate).world_size
+        count = parse_emulation(config.emulate).world_size
+        if config.ranks not in (None, count):
+            raise ConfigError(
+                f"'{config.emulate}' emulates {count} ranks, but {config.ranks} are asked for.\n"
+                "Leave --ranks out, or emulate as many."
+            )
+        return count
     if config.ranks is not None:
         return config.ranks
     if parse_strategy(config.strategy).name == "single":
@@ -88,47 +103,71 @@ def resolve_run(config: TrainConfig) -> TrainConfig:
     return resolve_workload(config, ranks)
 
 
-def _open_folder(config: TrainConfig, folder: Path | None, *, resume: bool) -> Path:
-    folder = folder or default_folder(config)
-    if resume:
-        check_resume(folder, config)
-    else:
+def _open_folder(config: TrainConfig, folder: Path, *, resume: bool) -> None:
+    if not resume:
         make_folder(folder)
-    return folder
+    write_config(config, folder / CONFIG_FILE)
+    (folder / SUMMARY_FILE).unlink(missing_ok=True)
 
 
 def _join(config: TrainConfig, folder: Path | None, *, resume: bool) -> Ended:
     """Be one of torchrun's ranks; the first one chooses and makes the folder for all."""
     rank = current_rank()
-    config = resolve_run(replace(config, ranks=rank.world_size))
-    chosen: list[Path | SynclineError | None] = [None]
+    config = replace(config, ranks=rank.world_size, emulate=None)
+    if rank.restarts:
+        folder = folder or newest_folder(config)
+        resume = folder is not None and (folder / CONFIG_FILE).exists()
+    elif resume:
+        config = resume_config(folder or default_folder(config), config)
+    config = resolve_run(config)
+    folder = folder or default_folder(config)
+    before = FolderState(folder)
+    chosen: list[Path | SynclineError] = [folder]
     with process_group(rank_device(rank)):
         if rank.is_first:
             try:
-                chosen[0] = _open_folder(config, folder, resume=resume or rank.restarts > 0)
-                write_config(config, chosen[0] / CONFIG_FILE)
+                _open_folder(config, folder, resume=resume)
             except SynclineError as error:
                 chosen[0] = error
         dist.broadcast_object_list(chosen)
-    if not isinstance(chosen[0], Path):
-        raise chosen[0] or RuntimeError("the first rank chose no folder")
-    summary = train_rank(config, chosen[0], resume=resume)
-    return Ended(folder=chosen[0], summary=summary)
+    if isinstance(chosen[0], SynclineError):
+        raise chosen[0]
+    if not rank.is_first:
+        return Ended(folder=chosen[0], summary=train_rank(config, chosen[0], resume=resume))
+    with _failure_noted(config, folder, before):
+        return Ended(folder=folder, summary=train_rank(config, folder, resume=resume))
 
 
-def _launch(config: TrainConfig, folder: Path, *, resume: bool) -> Ended:
-    """Start ranks and wait for them; the folder gets a summary however they end."""
+def _launch(config: TrainConfig, folder: Path, before: FolderState, *, resume: bool) -> Ended:
+    """Start ranks and wait for them."""
     started = time.monotonic()
-    (folder / SUMMARY_FILE).unlink(missing_ok=True)
+    announce_start(config.ranks or 1, folder)
     try:
-        _run_ranks(config, folder, resume=resume)
+        with _failure_noted(config, folder, before):
+            _run_ranks(config, folder, resume=resume)
     except LaunchStopped as stopped:
         summary = _existing_summary(folder) or _ending(config, folder, "stopped", str(stopped), started)
+        if not summary.steps and not before.has_trained:
+            before.restore()
         return Ended(folder=folder, summary=summary, signal_number=stopped.signal_number)
-    except SynclineError as error:
+    return Ended(folder=folder, summary=read_summary(folder))
+
+
+@contextmanager
+def _failure_noted(config: TrainConfig, folder: Path, before: FolderState) -> Iterator[None]:
+    """Within, an error leaves a summary; one that kept the run from starting leaves all as it was."""
+    started = time.monotonic()
+    try:
+        yield
+    except (RankFailedError, NonFiniteLossError) as error:
         _ending(config, folder, "failed", str(error), started)
         raise
-    return Ended(folder=folder, summary=read_summary(folder))
+    except SynclineError as error:
+        if before.has_trained:
+            _ending(config, folder, "failed", str(error), started)
+        else:
+            before.restore()
+        raise
 
 
 def _run_ranks(config: TrainConfig, folder: Path, *, resume: bool) -> None:
