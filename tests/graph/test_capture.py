@@ -122,6 +122,49 @@ def test_an_op_without_a_rule_is_listed_with_its_cost() -> None:
     assert listed["bytes"] > 0
 
 
+@torch.library.custom_op("synclinetest::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+twice.register_autograd(lambda _, grad: grad * 2)
+
+
+def test_a_custom_op_runs_whole() -> None:
+    class Custom(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return twice(self.linear(x))
+
+    model, x = Custom(), torch.randn(2, 4)
+    graph = capture(model, (x,))
+    assert [op.target for op in graph.unruled] == ["synclinetest.twice.default"]
+    check_equivalent(graph, model, [x], lambda: (model(x),))
+
+
+def test_inputs_that_are_not_tensors_are_constants() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor, factor: int, mask: Tensor | None) -> Tensor:
+            return x * factor if mask is None else x
+
+    graph = capture(Scaled(), (torch.randn(2, 4), 3, None))
+    assert len(graph.inputs) == 1
+    assert graph.ops[0].attributes["other"] == 3
+
+
+def test_a_loss_that_broadcasts_has_rules_for_all_its_ops() -> None:
+    graph = capture(nn.Linear(4, 2), (torch.randn(3, 4), torch.randn(3, 2)), loss=nn.functional.mse_loss)
+    assert graph.unruled == ()
+
+
 def test_a_summary_is_json() -> None:
     graph = capture(Normed(), (torch.randn(4, 3, 8, 8),))
     summary = json.loads(json.dumps(graph.summary()))

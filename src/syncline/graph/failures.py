@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -58,7 +58,7 @@ def explain(error: Exception, model: str) -> CaptureError:
 
 
 @contextmanager
-def explained(module: nn.Module, model: str) -> Iterator[None]:
+def explained(module: nn.Module, model: str) -> Generator[None, None, None]:
     """Within, what the module's forward pass raises is explained where it happens.
 
     Torch would print the graph so far, and more, if it saw the error itself.

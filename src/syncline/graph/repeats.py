@@ -7,7 +7,7 @@ the call looks the same, nothing is written in place, and the second time it did
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +22,7 @@ from syncline.graph.interchangeable import description, families
 
 
 @contextmanager
-def repeats_copied(root: nn.Module) -> Iterator[None]:
+def repeats_copied(root: nn.Module) -> Generator[None, None, None]:
     """Within, calls of interchangeable modules are traced twice and copied from then on.
 
     Args:

@@ -22,9 +22,19 @@ class Saved:
 
 
 def saved_for_backward(draft: Draft) -> Saved:
-    """What autograd saves when the op runs. Nothing, if none of its inputs needs a gradient."""
+    """What autograd saves when the op runs. Nothing, if none of its inputs needs a gradient.
+
+    An op that cannot run without memory is taken to save all that it takes and gives.
+    """
     if draft.is_view or not any(tensor.requires_grad for tensor in draft.inputs):
         return Saved()
+    try:
+        return _observed(draft)
+    except (RuntimeError, NotImplementedError):
+        return Saved(tuple(range(len(draft.inputs) + len(draft.outputs))))
+
+
+def _observed(draft: Draft) -> Saved:
     kept: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
