@@ -8,7 +8,7 @@ How captured ops map to the paper's layers (`layer_graph` decides, `rules` and `
 
 | captured | priced as |
 | --- | --- |
-| linear, matmul, einsum of two | GEMM; a bias costs nothing |
+| linear, matmul, einsum of two | GEMM; a bias costs nothing; queries, keys and values of a module are one |
 | convolution | GEMM with M = batch · positions, K = channels · window; positions are not split |
 | embedding | GEMM of a one-hot with the table, in full |
 | lstm, gru, rnn; those of equal size in a row as one | GEMM with batch = layers, and its recurrence |
@@ -24,7 +24,8 @@ How captured ops map to the paper's layers (`layer_graph` decides, `rules` and `
 | any other op | one FLOP an output; only free dims are split |
 
 It differs from the paper's code in this: a reshape is not confined to contiguous shards of the whole tensor;
-two tensors between the same layers are both paid for; queries, keys and values have a projection each.
+two tensors between the same layers are both paid for; where queries come from another tensor than keys and
+values, they are a layer of their own, and keys and values another, instead of three stacked products.
 """
 
 from syncline.planning.pase.result import LayerChoice, PaseResult

@@ -57,15 +57,17 @@ def tables(
 
 
 def _sum(costs: Sequence[LayoutCosts]) -> Costs:
-    return costs[0] if len(costs) == 1 else reduce(np.add, map(_full, costs))
+    return costs[0] if len(costs) == 1 else reduce(np.add, map(full, costs))
 
 
-def _full(costs: LayoutCosts) -> Floats:
+def full(costs: Costs) -> Floats:
+    """The costs of an edge, one row and column a configuration."""
+    if not isinstance(costs, LayoutCosts):
+        return costs
     return np.asarray(costs.matrix)[np.ix_(np.asarray(costs.rows), np.asarray(costs.cols))]
 
 
 def total(graph: LayerGraph, strategy: Sequence[Ints], ratio: float) -> float:
     """F of one strategy: a configuration, as one row, for each layer."""
     nodes, edges = tables(graph, strategy, ratio)
-    exchanged = (_full(costs) if isinstance(costs, LayoutCosts) else costs for costs in edges.values())
-    return math.fsum([*(float(cost[0]) for cost in nodes), *(float(cost[0, 0]) for cost in exchanged)])
+    return math.fsum([*(cost.item() for cost in nodes), *(full(cost).item() for cost in edges.values())])
