@@ -141,9 +141,11 @@ class _NodeBuilder:
             saved += charge.nbytes * part
             if charge.enters_block:
                 entering += charge.nbytes * part
-        if op.saved_extra_bytes and op.space.outputs:
-            output = op.space.outputs[0]
-            saved += op.saved_extra_bytes * operand_elements(output, sizes) / operand_elements(output, whole)
+        if op.saved_extra_bytes:
+            # Masks, log-probabilities and the like are as large as the largest tensor, and are cut with it.
+            largest = max(operands, key=lambda operand: operand_elements(operand, whole)[0])
+            part = operand_elements(largest, sizes) / operand_elements(largest, whole)
+            saved += op.saved_extra_bytes * part
         return saved, entering
 
 
