@@ -125,9 +125,9 @@ def _format(error: BaseException, kind: type | None) -> str:
 
 def _extra_keys(error: BaseException) -> str | None:
     if isinstance(error, ForbiddenExtraKeysError):
-        key = min(error.extra_fields)
-        what = f"key{_table(error.cl)}"
-        return unknown_name(what, key, [entry.name for entry in dataclasses.fields(error.cl)])
+        table = _table(error.cl)
+        known = [table + entry.name for entry in dataclasses.fields(error.cl)]
+        return unknown_name("key", table + min(error.extra_fields), known)
     for inner in getattr(error, "exceptions", ()):
         message = _extra_keys(inner)
         if message:
@@ -136,7 +136,7 @@ def _extra_keys(error: BaseException) -> str | None:
 
 
 def _table(kind: type) -> str:
-    """Where the keys of a class stand in the file."""
+    """Where the keys of a class stand in the file, as the beginning of their names."""
     hints = typing.get_type_hints(TrainConfig).items()
     names = [name for name, hint in hints if kind is hint or kind in typing.get_args(hint)]
-    return f" of [{names[0]}]" if names else ""
+    return f"{names[0]}." if names else ""
