@@ -12,11 +12,7 @@ pruning, no folding.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
-import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from record import own_peak_bytes, write_record
 from syncline.planning.elimination import evaluate, solve
 
 ROOT = Path(__file__).parents[1]
@@ -141,44 +138,6 @@ def peak_bytes(folder: Path, name: str, solver: str) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def own_peak_bytes() -> int:
-    """The peak resident memory of this process.
-
-    A child's ru_maxrss starts at what its parent held, so Linux's own figure for this program goes first.
-    """
-    for line in _lines("/proc/self/status"):
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def environment() -> dict[str, object]:
-    """When, of what and where the figures are."""
-    git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run(
-        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    cpus = [
-        line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")
-    ]
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit,
-        "machine": {
-            "cpu": cpus[0] if cpus else platform.processor(),
-            "cores": os.cpu_count(),
-            "load": os.getloadavg()[0],
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        },
-    }
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
-
-
 def show(row: dict[str, object]) -> str:
     """One line of the printed table."""
     median, peak = row["median_s"], row["peak_bytes"]
@@ -211,8 +170,7 @@ def main() -> None:
     for name in given.only:
         rows.append(measure(given.tables, name, given.rounds))
         print(show(rows[-1]), flush=True)
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(json.dumps({"schema": 1, **environment(), "rows": rows}, indent=2) + "\n")
+    write_record(given.output, {"rows": rows})
     print(f"Written to {given.output}")
 
 

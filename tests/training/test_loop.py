@@ -50,18 +50,18 @@ def run_and_stop(config: TrainConfig, folder: Path, after: int, stopper: int) ->
     """Train until one rank gets SIGTERM in the middle of a step."""
     from syncline.cluster.rank import current_rank
 
-    original = loop_module.Loop._train_once
+    original = loop_module.Loop.train_once
 
     def train_once(loop: loop_module.Loop) -> None:
         if loop.done == after and current_rank().index == stopper:
             signal.raise_signal(signal.SIGTERM)
         original(loop)
 
-    loop_module.Loop._train_once = train_once  # type: ignore[method-assign]
+    loop_module.Loop.train_once = train_once  # type: ignore[method-assign]
     try:
         train_rank(config, folder, resume=False)
     finally:
-        loop_module.Loop._train_once = original  # type: ignore[method-assign]
+        loop_module.Loop.train_once = original  # type: ignore[method-assign]
 
 
 def new_folder(path: Path, config: TrainConfig) -> Path:

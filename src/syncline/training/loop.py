@@ -59,7 +59,7 @@ class Loop:
     def run(self) -> None:
         """Train, report, evaluate and save."""
         while self.done < self._config.steps and not self.stopped:
-            self._train_once()
+            self.train_once()
             if self._is_due(self._config.evaluation.every) or self._is_due(self._config.checkpoint.every):
                 self._settle()
             if self.stopped:
@@ -67,7 +67,8 @@ class Loop:
         self._settle()
         self._save()
 
-    def _train_once(self) -> None:
+    def train_once(self) -> None:
+        """Train on the next global batch, and act on what the step before came to."""
         parts, number = self._parts, self.done + 1
         started = time.perf_counter()
         seed_everything(self._config.seed, number, parts.rank.index)

@@ -1,0 +1,114 @@
+"""Building what a rank trains with: workload, strategy, batches, and the loop around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from syncline.cluster.rank import Rank
+from syncline.strategies.protocol import Job, TrainStep
+from syncline.strategies.registry import parse_strategy
+from syncline.training.batches import BatchSource, open_batches
+from syncline.training.checkpoints import CheckpointInfo, Checkpoints, read_info
+from syncline.training.config import TrainConfig
+from syncline.training.loop import Loop, LoopParts
+from syncline.training.measurements import Measurements
+from syncline.training.progress import progress_view
+from syncline.training.run_folder import CHECKPOINTS_FOLDER
+from syncline.training.schedule import default_optimizer, make_schedule, optimizer_factory
+from syncline.training.seeding import seed_everything
+from syncline.training.sinks import open_sinks
+from syncline.training.stop_flag import StopFlag
+from syncline.workloads.load import LoadedWorkload, load_workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as one rank sees it, before its first step."""
+
+    config: TrainConfig
+    rank: Rank
+    device: torch.device
+    workload: LoadedWorkload
+    step: TrainStep
+    batches: BatchSource
+
+
+def prepare_run(config: TrainConfig, rank: Rank, device: torch.device) -> Run:
+    """Build the same model on every rank and hand it to the strategy."""
+    strategy = parse_strategy(config.strategy)
+    strategy.check(world_size=rank.world_size, global_batch=config.batch, accumulate=config.accumulate)
+    seed_everything(config.seed)
+    workload = load_workload(config.model, data=config.data, seed=config.seed, input=config.input)
+    model = workload.build_model().to(device)
+    settings = config.optimizer or default_optimizer(workload.input)
+    make_optimizer = workload.optimizer or optimizer_factory(settings)
+    job = Job(
+        model=model,
+        optimizer=make_optimizer(model.parameters()),
+        compute_loss=workload.compute_loss,
+        rank=rank,
+        device=device,
+        options=config.step_options,
+    )
+    return Run(
+        config=config,
+        rank=rank,
+        device=device,
+        workload=workload,
+        step=strategy.setup(job),
+        batches=open_batches(workload, config.batch, config.seed),
+    )
+
+
+@contextmanager
+def open_loop(run: Run, folder: Path, path: Path | None, stop: StopFlag) -> Iterator[Loop]:
+    """The loop with all that it works with, standing where the checkpoint left off."""
+    config = run.config
+    checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, keep=config.checkpoint.keep, rank=run.rank)
+    info = _load(run, checkpoints, path)
+    done = info.step if info else 0
+    sinks = open_sinks(folder, config.tracking, done=done) if run.rank.is_first else []
+    title = f"{config.model} {config.strategy} x{run.rank.world_size}"
+    view = progress_view(title, steps=config.steps, done=done) if run.rank.is_first else None
+    parts = LoopParts(
+        config=config,
+        rank=run.rank,
+        device=run.device,
+        step=run.step,
+        schedule=make_schedule(run.step.optimizer, config.schedule, steps=config.steps, done=done),
+        batches=run.batches,
+        evaluation=run.workload.evaluation,
+        checkpoints=checkpoints,
+        measurements=Measurements(
+            global_batch=config.batch,
+            target_loss=config.target_loss,
+            train_s=info.train_s if info else 0.0,
+            samples=info.samples if info else 0,
+        ),
+        sinks=sinks,
+        view=view,
+        stop=stop,
+    )
+    try:
+        yield Loop(parts, done=done)
+        checkpoints.close()
+    finally:
+        run.batches.close()
+        for sink in sinks:
+            sink.close()
+        if view is not None:
+            view.close()
+
+
+def _load(run: Run, checkpoints: Checkpoints, path: Path | None) -> CheckpointInfo | None:
+    if path is None:
+        return None
+    info = read_info(path)
+    checkpoints.load(run.step, path)
+    run.batches.load_state_dict(info.data_state, done=info.step)
+    return info
