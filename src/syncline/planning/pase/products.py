@@ -107,6 +107,7 @@ def recurrent(op: Op, space: IterationSpace, shapes: Shapes) -> Nest:
     units = shapes[1][-1]
     k_times = (shapes[0][-1] / units + ways * (layers - 1)) / layers + 1.0
     state: Placement = ((LAYERS,), (BATCH,), (UNITS,))
+    weights: list[Placement] = [((),) * len(shape) for shape in shapes[1 + states :]]
     return Nest(
         kind=LayerKind.RECURRENT,
         dims=(
@@ -116,7 +117,7 @@ def recurrent(op: Op, space: IterationSpace, shapes: Shapes) -> Nest:
             LayerDim("n", units),
             LayerDim("k", units),
         ),
-        inputs=(((rows[0],), (rows[1],), (INPUTS,)), *[state] * states, *[()] * (len(shapes) - 1 - states)),
+        inputs=(((rows[0],), (rows[1],), (INPUTS,)), *[state] * states, *weights),
         outputs=(((rows[0],), (rows[1],), (UNITS,)), *[state] * states),
         terms=(
             Gemm(
