@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from syncline.cluster.mesh import MeshAxis, prime_factors
 from syncline.cluster.topology import Cluster
@@ -26,7 +27,7 @@ class SearchAxes:
     cluster: Cluster
     axes: tuple[MeshAxis, ...]
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """The sizes of the axes."""
         return tuple(axis.size for axis in self.axes)

@@ -7,7 +7,6 @@ divide them evenly, and such that every tensor is cut into contiguous blocks.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,18 +28,28 @@ def enumerate_assignments(op: Op, axes: SearchAxes, extra: Sequence[tuple[int, .
     An op uses every axis that it can: repeating work on several devices is weighed only where no dim can be
     split further and, for ops without products, over axes of the innermost level, where gathering is cheap.
     """
-    space = op.space
-    bins = [UNUSED, *space.contiguous]
-    legal = [
-        assignment
-        for assignment in itertools.product(bins, repeat=len(axes.axes))
-        if _divides(space, axes.sizes, assignment)
-    ]
-    inner = [] if space.flop_terms else [i for i, axis in enumerate(axes.axes) if axis.level == 0]
-    most = max(_used(axes.sizes, assignment) for assignment in legal)
-    legal = [one for one in legal if _used(axes.sizes, one, idle=inner) == most]
-    legal += [tuple(one) for one in extra if _divides(space, axes.sizes, one)]
-    return np.array(list(dict.fromkeys(legal)), dtype=np.int8).reshape(-1, len(axes.axes))
+    legal = legal_assignments(op, axes)
+    inner = [axis.level == 0 and not op.space.flop_terms for axis in axes.axes]
+    most = _used(axes, legal).max()
+    chosen = legal[_used(axes, legal, idle=inner) == most]
+    more = np.array(list(dict.fromkeys(map(tuple, extra))), dtype=np.int8).reshape(-1, len(axes.axes))
+    new = ~(more[:, None, :] == chosen[None, :, :]).all(axis=2).any(axis=1)
+    return np.concatenate([chosen, more[new & _divides(op.space, axes, more)]])
+
+
+def legal_assignments(op: Op, axes: SearchAxes) -> Assignments:
+    """All shardings of an op whose parts are equal, whether or not they use every device."""
+    count = len(axes.axes)
+    bins = np.array([UNUSED, *op.space.contiguous], dtype=np.int8)
+    places = np.indices((len(bins),) * count).reshape(count, -1).T if count else np.zeros((1, 0), dtype=int)
+    every = bins[places]
+    return every[_divides(op.space, axes, every)]
+
+
+def widest(axes: SearchAxes, assignments: Assignments) -> Assignments:
+    """Those that share the work among most devices."""
+    used = _used(axes, assignments)
+    return assignments[used == used.max(initial=0)]
 
 
 def output_states(space: IterationSpace, assignments: Assignments, output: int) -> States:
@@ -74,17 +83,16 @@ def _operand_states(operand: Operand, assignments: Assignments, lacking: npt.NDA
     return states
 
 
-def _divides(space: IterationSpace, sizes: Sequence[int], assignment: Sequence[int]) -> bool:
-    parts: dict[int, int] = {}
-    for dim, size in zip(assignment, sizes, strict=True):
-        if dim != UNUSED:
-            parts[dim] = parts.get(dim, 1) * size
-    return all(space.dims[dim].size % count == 0 for dim, count in parts.items())
+def _divides(space: IterationSpace, axes: SearchAxes, assignments: Assignments) -> npt.NDArray[np.bool_]:
+    sizes = np.array(space.sizes, dtype=np.float64)
+    return (sizes % parts_of(space, axes, assignments) == 0).all(axis=1)
 
 
-def _used(sizes: Sequence[int], assignment: Sequence[int], idle: Sequence[int] = ()) -> int:
+def _used(
+    axes: SearchAxes, assignments: Assignments, idle: Sequence[bool] | None = None
+) -> npt.NDArray[np.int64]:
     """How many devices share the work, those on the axes that may be idle counted in any case."""
-    used = 1
-    for axis, (dim, size) in enumerate(zip(assignment, sizes, strict=True)):
-        used *= size if dim != UNUSED or axis in idle else 1
-    return used
+    busy = assignments != UNUSED
+    if idle is not None:
+        busy = busy | np.array(idle, dtype=bool)
+    return np.where(busy, np.array(axes.sizes, dtype=np.int64), 1).prod(axis=1)

@@ -44,7 +44,8 @@ def op_costs(graph: OpGraph, op: Op, axes: SearchAxes, assignments: Assignments)
     needs_gradient = [graph.tensors[tensor].requires_grad for tensor in op.inputs]
     forward_s, backward_s = _compute_s(graph, op, axes, sizes, needs_gradient)
     forward_exchange_s, backward_exchange_s = np.zeros(len(sizes)), np.zeros(len(sizes))
-    element_bytes = max((graph.tensors[tensor].dtype.itemsize for tensor in op.inputs), default=4)
+    floating = (graph.tensors[tensor].dtype for tensor in op.inputs)
+    element_bytes = max((dtype.itemsize for dtype in floating if dtype.is_floating_point), default=4)
     for index, dim in enumerate(op.space.dims):
         if dim.kind is not DimKind.COLLECTIVE or dim.exchange is None:
             continue
