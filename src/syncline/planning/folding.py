@@ -52,6 +52,15 @@ def fold(graph: OpGraph) -> Folding:
             for block in repetition.blocks[2:-1]:
                 for op, middle in zip(block, repetition.blocks[1], strict=True):
                     stands_for[op] = middle
+    return _folding(graph, stands_for)
+
+
+def keep_all(graph: OpGraph) -> Folding:
+    """Fold nothing: for plans that treat equal blocks differently."""
+    return _folding(graph, list(range(len(graph.ops))))
+
+
+def _folding(graph: OpGraph, stands_for: list[int]) -> Folding:
     return Folding(tuple(stands_for), dict(Counter(stands_for)), _streams(graph, stands_for))
 
 

@@ -37,6 +37,7 @@ def build_tables(
     *,
     state_factor: float = ADAM_STATE_FACTOR,
     extra: Extra | None = None,
+    folding: Folding | None = None,
 ) -> Tables:
     """The tables of a graph on a cluster.
 
@@ -45,8 +46,9 @@ def build_tables(
         axes: The axes of the search.
         state_factor: Bytes of optimizer state for each byte of a parameter.
         extra: More shardings for some ops, by op id: those of strategies to compare with.
+        folding: Which ops are decided together; by default those of equal blocks.
     """
-    folding = fold(graph)
+    folding = folding or fold(graph)
     nodes = _NodeBuilder(graph, axes, state_factor, extra or {}, folding)
     tables = Tables(graph, axes)
     for op_id in folding.weights:
@@ -164,7 +166,7 @@ class _EdgeBuilder:
         if stream.producer is None and len(stream.uses) == 1 and stream.uses[0][1] == 1:
             return
         source = None if stream.producer is None else self._tables.node_of[stream.producer]
-        if source is not None and self._tables.nodes[source].count == 1 and not tensor.requires_grad:
+        if source is not None and not tensor.requires_grad and self._is_everywhere(source):
             return
         (use, times, inside), target = stream.uses[0], self._tables.node_of[stream.uses[0][0][0]]
         # An op that follows itself, in the next block, is joined to itself by a fork.
@@ -173,6 +175,11 @@ class _EdgeBuilder:
             self._edge(tensor, source, made, target, self._taken(use), count * times, inside=inside)
         else:
             self._fork(stream, tensor, source, count)
+
+    def _is_everywhere(self, source: int) -> bool:
+        """Whether every device has the whole of what an op makes, whatever is chosen."""
+        assignments = self._tables.nodes[source].assignments
+        return assignments is not None and bool((assignments == UNUSED).all())
 
     def _fork(self, stream: Stream, tensor: Tensor, source: int | None, count: int) -> None:
         wanted = [self._taken(use) for use, _, _ in stream.uses]
