@@ -8,6 +8,7 @@ block to the next become edges from the middle block to itself.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from syncline.graph.blocks import find_repetitions
@@ -44,14 +45,17 @@ class Folding:
     """Streams of tensors, and how many tensors each has."""
 
 
-def fold(graph: OpGraph) -> Folding:
-    """Fold a graph."""
+def fold(graph: OpGraph, apart: Mapping[int, Hashable] | None = None) -> Folding:
+    """Fold a graph; `apart` labels ops, and blocks are split alike only if their labels agree."""
+    labels = apart or {}
     stands_for = list(range(len(graph.ops)))
     for repetition in find_repetitions(graph):
         if len(repetition.blocks) > 3:
-            for block in repetition.blocks[2:-1]:
-                for op, middle in zip(block, repetition.blocks[1], strict=True):
-                    stands_for[op] = middle
+            first: dict[Hashable, tuple[int, ...]] = {}
+            for block in repetition.blocks[1:-1]:
+                middle = first.setdefault(tuple(map(labels.get, block)), block)
+                for op, kept in zip(block, middle, strict=True):
+                    stands_for[op] = kept
     return _folding(graph, stands_for)
 
 

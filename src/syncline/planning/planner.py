@@ -16,8 +16,9 @@ from syncline.graph.opgraph import Op, OpGraph
 from syncline.planning.axes import SearchAxes, search_axes
 from syncline.planning.baselines import Shardings, data_parallel, expert, mesh_masks
 from syncline.planning.choices import UNUSED
+from syncline.planning.folding import fold
 from syncline.planning.parameter_costs import Keeping
-from syncline.planning.pins import Pin, pin_masks
+from syncline.planning.pins import Pin, pin_labels, pin_masks, pinned_shardings
 from syncline.planning.plan import Alternative, Axis, OpSharding, Plan, PlannedWorkload, SearchReport
 from syncline.planning.prediction import Memory
 from syncline.planning.random_search import random_search
@@ -60,7 +61,10 @@ def make_plan(graph: OpGraph, cluster: Cluster, request: Request) -> Planned:
     axes = search_axes(cluster)
     known = known_strategies(graph, axes)
     extra = {op.id: [shardings[op.id] for _, shardings in known] for op in graph.ops}
-    tables = build_tables(graph, axes, state_factor=request.state_factor, extra=extra)
+    for op, shardings in pinned_shardings(graph, axes, request.pins).items():
+        extra[op] += shardings
+    folding = fold(graph, apart=pin_labels(graph, request.pins))
+    tables = build_tables(graph, axes, state_factor=request.state_factor, extra=extra, folding=folding)
     search = Search(tables)
     pinned = Limits(masks=pin_masks(tables, request.pins))
     search.exposed_share = exposed_share(search, known[0][1])
@@ -239,9 +243,9 @@ def _explain_infeasible(smallest: Candidate | None, limit: float, request: Reque
     needed = memory.total
     lines = [
         f"'{request.model}' at batch {request.batch} does not fit on {cluster.name}: the smallest plan needs "
-        f"{needed / 1e9:.2f} GB a device, the limit is {limit / 1e9:.2f} GB.",
-        f"What binds is {kind}: {getattr(memory, memory.largest) / 1e9:.2f} GB of it.",
-        f"The smallest change that fits: --memory {math.ceil(needed / 1e8) / 10:.1f}GB",
+        f"{_size(needed)} a device, the limit is {_size(limit)}.",
+        f"What binds is {kind}: {_size(getattr(memory, memory.largest))} of it.",
+        f"The smallest change that fits: --memory {_size(needed, up=True).replace(' ', '')}",
     ]
     fixed = needed - memory.saved_activations
     if fixed < limit and memory.saved_activations:
@@ -251,3 +255,15 @@ def _explain_infeasible(smallest: Candidate | None, limit: float, request: Reque
             lines[-1] += f", or --batch {batch} or less"
     lines[-1] += ", or more devices."
     return "\n".join(lines)
+
+
+def _size(nbytes: float, *, up: bool = False) -> str:
+    """Bytes for people, to three digits; rounded up on demand, so that what was counted fits."""
+    unit, name = next(
+        ((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")) if nbytes >= unit), (1.0, "B")
+    )
+    value = nbytes / unit
+    digits = max(0, 2 - int(math.log10(max(value, 1.0))))
+    if up:
+        value = math.ceil(value * 10**digits) / 10**digits
+    return f"{value:.{digits}f} {name}"

@@ -19,7 +19,7 @@ class Charge:
     nbytes: int
     """Of the whole tensor."""
     enters_block: bool
-    """It comes from outside the op's block, so recomputing the block needs it all the same."""
+    """It passes between blocks, so that it is kept even where blocks are recomputed."""
 
 
 def find_charges(graph: OpGraph) -> list[list[Charge]]:
@@ -28,6 +28,7 @@ def find_charges(graph: OpGraph) -> list[list[Charge]]:
     A view is the memory of what it shows.
     """
     charges: list[list[Charge]] = [[] for _ in graph.ops]
+    passing = _passing(graph)
     paid: set[int] = set()
     for op in graph.ops:
         operands = (*op.inputs, *op.outputs)
@@ -37,11 +38,8 @@ def find_charges(graph: OpGraph) -> list[list[Charge]]:
             if root in paid or kind in (TensorKind.PARAMETER, TensorKind.BUFFER):
                 continue
             paid.add(root)
-            producer = graph.producers[root]
-            inside = producer is not None and block_of(graph.ops[producer]) == block_of(op)
-            charges[op.id].append(
-                Charge(operands.index(tensor), graph.tensors[root].bytes, enters_block=not inside)
-            )
+            enters = graph.producers[root] is None or root in passing
+            charges[op.id].append(Charge(operands.index(tensor), graph.tensors[root].bytes, enters))
     return charges
 
 
@@ -49,6 +47,20 @@ def block_of(op: Op) -> str | None:
     """The repeated block that an op belongs to: `blocks.3` of `blocks.3.attention.query`."""
     match = _BLOCK.match(op.module)
     return match.group(1) if match else None
+
+
+def _passing(graph: OpGraph) -> set[int]:
+    """The tensors that a block other than their maker's takes, or an op outside of it keeps."""
+    passing: set[int] = set()
+    for op in graph.ops:
+        block = block_of(op)
+        for tensor in op.inputs:
+            root = _root(graph, tensor)
+            producer = graph.producers[root]
+            outside = producer is not None and block_of(graph.ops[producer]) != block
+            if outside and (block is not None or tensor in op.saved):
+                passing.add(root)
+    return passing
 
 
 def _root(graph: OpGraph, tensor: int) -> int:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -38,8 +38,8 @@ Keepings = npt.NDArray[np.int64]
 
 LEAST_EXPOSED = 0.05
 """Of parameter communication: the last gradients are ready only when backward ends."""
-PRICE_STEPS = 24
-"""Prices of a byte that are tried: powers of 2 around (seconds / bytes) of the fastest plan."""
+PRICES = 2.0 ** np.arange(-8, 16, 0.125)
+"""Of a byte, in (seconds / bytes) of the fastest plan: those among which the search looks for the lowest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,29 +109,32 @@ class Search:
         self, memory_bytes: float, limits: Limits
     ) -> tuple[Candidate | None, Candidate | None]:
         """The fastest plan found that fits, and the smallest plan found if none does."""
-        best: Candidate | None = None
-        smallest: Candidate | None = None
-        for recompute in (False, True) if self.has_blocks else (False,):
-            found, least = self._first_fitting(memory_bytes, limits, recompute=recompute)
-            best = min((one for one in (best, found) if one), key=_step_s, default=None)
-            smallest = min((one for one in (smallest, least) if one), key=_bytes, default=None)
-        return best, smallest
+        first = self.solve(limits)
+        # Recomputing takes time: where the fastest plan of all fits, there is nothing to gain by it.
+        if first is None or _bytes(first) <= memory_bytes:
+            return first, first
+        found = [self._first_fitting(memory_bytes, limits, first)]
+        if self.has_blocks:
+            again = self.solve(limits, recompute=True)
+            found += [self._first_fitting(memory_bytes, limits, again)] if again else []
+        fastest = min((best for best, _ in found if best), key=_step_s, default=None)
+        return fastest, min((least for _, least in found), key=_bytes)
 
     def _first_fitting(
-        self, memory_bytes: float, limits: Limits, *, recompute: bool
-    ) -> tuple[Candidate | None, Candidate | None]:
-        """The answer for the lowest price that fits, and the smallest answer if none does.
+        self, memory_bytes: float, limits: Limits, first: Candidate
+    ) -> tuple[Candidate | None, Candidate]:
+        """The answer for the lowest price that fits, and the smallest answer; `first` is that for no price.
 
         Memory falls as the price rises, so the price is found by bisection.
         """
-        first = self.solve(limits, recompute=recompute)
-        if first is None or _bytes(first) <= memory_bytes:
+        if _bytes(first) <= memory_bytes:
             return first, first
+        recompute = first.recompute
         scale = first.prediction.step_s / _bytes(first)
-        prices = [scale * 2.0**power for power in range(-8, PRICE_STEPS - 8)]
+        prices = scale * PRICES
         last = self.solve(limits, price=prices[-1], recompute=recompute)
         if last is None or _bytes(last) > memory_bytes:
-            return None, last
+            return None, last or first
         low, high, best = -1, len(prices) - 1, last
         while high - low > 1:
             middle = (low + high) // 2
@@ -248,6 +251,8 @@ class _Totals:
     optimizer_state: float = 0.0
     saved: float = 0.0
     gathered: float = 0.0
+    recomputed: dict[str, float] = field(default_factory=dict)
+    """By block, what it keeps only while its backward runs."""
 
     def add_node(self, node: Node, chosen: int, kept: int, *, recompute: bool) -> None:
         again = recompute and node.block is not None
@@ -260,6 +265,9 @@ class _Totals:
                 self.recompute_s += node.weight * (own.forward_s[chosen] + own.forward_exchange_s[chosen])
         saved = node.entering_bytes if again else node.saved_bytes
         self.saved += node.weight * saved[chosen] if saved is not None else 0.0
+        if again and node.block is not None and node.saved_bytes is not None and saved is not None:
+            dropped = float(node.saved_bytes[chosen] - saved[chosen])
+            self.recomputed[node.block] = self.recomputed.get(node.block, 0.0) + dropped
         if node.parameters is not None:
             self._add_parameters(node.parameters, node.weight, chosen, kept)
 
@@ -289,7 +297,7 @@ class _Totals:
                 gradients=float(self.gradients),
                 optimizer_state=float(self.optimizer_state),
                 saved_activations=float(self.saved),
-                gather_buffers=float(self.gathered),
+                gather_buffers=float(self.gathered + max(self.recomputed.values(), default=0.0)),
             ),
         )
 
@@ -304,6 +312,9 @@ def _bytes(candidate: Candidate) -> float:
 
 def _merge(one: LayoutCosts, other: LayoutCosts) -> LayoutCosts:
     """Two tensors between the same two ops: their costs add up, choice by choice."""
-    matrix = np.asarray(one.matrix)[np.ix_(one.rows, one.cols)]
-    matrix = matrix + np.asarray(other.matrix)[np.ix_(other.rows, other.cols)]
+    matrix = _by_choice(one) + _by_choice(other)
     return LayoutCosts(matrix=matrix, rows=np.arange(matrix.shape[0]), cols=np.arange(matrix.shape[1]))
+
+
+def _by_choice(costs: LayoutCosts) -> Floats:
+    return np.asarray(costs.matrix)[np.ix_(np.asarray(costs.rows), np.asarray(costs.cols))]
