@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import partial
 from typing import Any, TypeVar
 
 import cattrs
@@ -32,14 +30,12 @@ def read_strictly(kind: type[T], values: Any) -> T:
 
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
-    # By predicate: hooks by class would also take an enum of texts for a text.
     for kind, name in ((str, "a text"), (bool, "true or false"), (int, "a whole number")):
-        converter.register_structure_hook_func(partial(operator.is_, kind), _only(kind, name))
-    converter.register_structure_hook_func(partial(operator.is_, float), _number)
+        converter.register_structure_hook(kind, _only(kind, name))
+    converter.register_structure_hook(float, _number)
+    # A class hook, since the one for texts would take enums of texts too.
+    converter.register_structure_hook(StrEnum, _member)
     converter.register_structure_hook_func(lambda hint: hint in (float | None, str | None), _maybe)
-    converter.register_structure_hook_func(
-        lambda hint: isinstance(hint, type) and issubclass(hint, StrEnum), _member
-    )
     converter.register_structure_hook_func(lambda hint: hint == tuple[str, ...], _texts)
     return converter
 
