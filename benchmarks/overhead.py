@@ -103,9 +103,10 @@ def _bare_step(config: TrainConfig, device: torch.device) -> Callable[[], None]:
     steps = iter(range(10**6))
 
     def step() -> None:
-        inputs, targets = batches.rows(next(steps), part)
-        logits = replica(inputs.to(device))
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.to(device).flatten())
+        batch = batches.rows(next(steps), part)
+        if not isinstance(batch, tuple):
+            raise TypeError("the benchmark trains on pairs of inputs and targets")
+        loss = F.cross_entropy(replica(batch[0]).flatten(0, 1), batch[1].flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

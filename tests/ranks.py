@@ -55,16 +55,16 @@ class RankPool:
 
     def _gather(self, timeout_s: float) -> tuple[dict[int, Any], dict[int, str]]:
         deadline = time.monotonic() + timeout_s
-        waiting: dict[Any, int] = {pipe: rank for rank, pipe in enumerate(self._pipes)}
+        waiting = {id(pipe): (rank, pipe) for rank, pipe in enumerate(self._pipes)}
         results: dict[int, Any] = {}
         failures: dict[int, str] = {}
         while waiting:
-            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            ready = wait([pipe for _, pipe in waiting.values()], max(0.0, deadline - time.monotonic()))
             if not ready:
-                failures |= dict.fromkeys(waiting.values(), f"no answer within {timeout_s:g} s")
-                return results, failures
-            for pipe in ready:
-                rank = waiting.pop(pipe)
+                late = [rank for rank, _ in waiting.values()]
+                return results, failures | dict.fromkeys(late, f"no answer within {timeout_s:g} s")
+            for known in map(id, ready):
+                rank, pipe = waiting.pop(known)
                 ok, value = _receive(pipe)
                 (results if ok else failures)[rank] = value
             if failures:
