@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from syncline.strategies.parallelize import parallelize as parallelize
+    from syncline.workloads.planning import plan as plan
     from syncline.workloads.workload import InputSpec as InputSpec
     from syncline.workloads.workload import Workload as Workload
 
 __version__ = "0.1.0"
-__all__ = ["InputSpec", "Workload", "parallelize"]
+__all__ = ["InputSpec", "Workload", "parallelize", "plan"]
 
 _HOMES = {
     "InputSpec": "syncline.workloads.workload",
     "Workload": "syncline.workloads.workload",
     "parallelize": "syncline.strategies.parallelize",
+    "plan": "syncline.workloads.planning",
 }
 
 

@@ -20,6 +20,7 @@ EXIT_BUG, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
 
 _VERBS = {
     "train": "Train a model: on ranks of this machine, on emulated nodes, or under torchrun and srun.",
+    "plan": "Find the fastest way to train a model on a cluster, and see what else was weighed.",
     "doctor": "Show what this machine has, and which strategies can run here.",
     "probe": "Measure this machine's devices and links, and write cluster.toml.",
     "export": "Write the weights of a run as one safetensors file.",
@@ -30,6 +31,8 @@ _HELP = """Find how to train a PyTorch model fastest, train it that way, and see
 First steps:
 
   syncline doctor
+
+  syncline plan gpt2-small --cluster h100-dgx:2
 
   syncline train gpt2-tiny --strategy data --ranks 2
 

@@ -1,0 +1,133 @@
+"""`syncline plan`."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_module
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from syncline.cli.pase_view import pase_values, show_pase
+from syncline.cli.plan_config import PlanConfig, resolve
+from syncline.cli.plan_view import show_plan
+from syncline.cli.units import parse_bytes
+from syncline.cluster.presets import cluster_from
+from syncline.cluster.topology import Cluster
+from syncline.graph.opgraph import OpGraph
+from syncline.planning.breakdown import op_costs
+from syncline.planning.layers import sections
+from syncline.planning.pase import plan_pase
+from syncline.planning.plan_file import plan_values, save_plan
+from syncline.planning.planner import Planned, Request, make_plan
+from syncline.workloads.load import load_workload
+from syncline.workloads.planning import capture_workload
+
+FLAG = Parameter(negative="", show_default=False)
+DEFAULT_BATCH = 64
+
+
+def plan(
+    model: str | None = None,
+    /,
+    *,
+    cluster: str | None = None,
+    batch: int | None = None,
+    memory: str | None = None,
+    cost: str | None = None,
+    explain: Annotated[bool, FLAG] = False,
+    html: Path | None = None,
+    config: Path | None = None,
+    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("plan.json"),
+    json: Annotated[bool, FLAG] = False,
+) -> None:
+    """Find the fastest exact way to train a model on a cluster, and show what else was weighed.
+
+    Examples:
+
+      syncline plan gpt2-small --cluster h100-dgx:2
+
+      syncline plan alexnet --cluster gtx1080ti-pcie:8 --batch 512 --explain
+
+      syncline plan llama-7b --cluster a100-dgx --memory 40GB --html plan.html
+
+      syncline plan my_package.my_module:build --cluster cluster.toml
+
+    Parameters
+    ----------
+    model:
+        A built-in model (`name` or `name:key=value,...`), or `package.module:function` that returns a
+        module or a Workload.
+    cluster:
+        A cluster.toml, a preset such as `a100-dgx:4` (4 nodes), or `2x4` (2 nodes like this machine with 4
+        devices each). Default: local, this machine.
+    batch:
+        Global batch size, over all devices. Default: 64, or one sample a device if that is more.
+    memory:
+        The limit of a device, such as 40GB. Default: all that it has.
+    cost:
+        What a plan costs: `syncline` (seconds on this cluster) or `pase` (the paper's flat network and
+        formulas). Default: syncline.
+    explain:
+        Say why: for the costliest ops the next best split, what limits the step, and what would have to
+        change for each alternative to win.
+    html:
+        Write a page that draws the plan, and where time and memory go.
+    config:
+        A TOML file with these and other settings: [[pin]] tables (ops, parameters, split, whole,
+        data_axes), [input], seed, proposals, optimizer_state_factor, pase_ratio. Flags win over it.
+    output:
+        Where to save the plan.
+    json:
+        Print one JSON document on stdout.
+    """
+    flags = {"model": model, "cluster": cluster, "batch": batch, "memory": memory, "cost": cost}
+    settings = resolve(flags, config)
+    limit = None if settings.memory is None else parse_bytes(settings.memory, "--memory")
+    where = cluster_from(settings.cluster)
+    size = settings.batch or max(DEFAULT_BATCH, where.world_size)
+    began = time.perf_counter()
+    # What the user's own code prints has no place beside the plan.
+    with contextlib.redirect_stdout(sys.stderr):
+        graph = _capture(settings, size)
+    capture_s = time.perf_counter() - began
+    if settings.cost == "pase":
+        found = plan_pase(graph, devices=where.world_size, ratio=settings.pase_ratio)
+        if json:
+            print(json_module.dumps(pase_values(found, settings.model), indent=2))
+        else:
+            show_pase(found, settings.model, Console())
+        return
+    request = Request(
+        model=settings.model,
+        batch=size,
+        memory_bytes=limit,
+        pins=settings.pin,
+        state_factor=settings.optimizer_state_factor,
+        proposals=settings.proposals,
+    )
+    planned = make_plan(graph, where, request)
+    save_plan(planned.plan, output)
+    _show(planned, graph, where, capture_s, output, as_json=json)
+
+
+def _capture(settings: PlanConfig, batch: int) -> OpGraph:
+    workload = load_workload(settings.model, seed=settings.seed, input=settings.input, device="meta")
+    return capture_workload(workload, batch)
+
+
+def _show(
+    planned: Planned, graph: OpGraph, cluster: Cluster, capture_s: float, output: Path, *, as_json: bool
+) -> None:
+    if as_json:
+        document: dict[str, Any] = plan_values(planned.plan) | {"capture_s": capture_s}
+        print(json_module.dumps(document, indent=2))
+        return
+    console = Console()
+    by_layer = sections(planned.plan, graph, op_costs(planned.search, planned.chosen))
+    show_plan(planned.plan, by_layer, cluster.world_size, capture_s, console)
+    console.print(f"saved as {output}", markup=False, highlight=False)
