@@ -32,7 +32,8 @@ def enumerate_assignments(op: Op, axes: SearchAxes, extra: Sequence[tuple[int, .
     inner = [axis.level == 0 and not op.space.flop_terms for axis in axes.axes]
     most = _used(axes, legal).max()
     chosen = legal[_used(axes, legal, idle=inner) == most]
-    more = np.array(list(dict.fromkeys(map(tuple, extra))), dtype=np.int8).reshape(-1, len(axes.axes))
+    given = list(dict.fromkeys(map(tuple, extra)))
+    more = np.array(given, dtype=np.int8).reshape(len(given), len(axes.axes))
     new = ~(more[:, None, :] == chosen[None, :, :]).all(axis=2).any(axis=1)
     return np.concatenate([chosen, more[new & _divides(op.space, axes, more)]])
 
