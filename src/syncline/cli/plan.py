@@ -6,12 +6,14 @@ import contextlib
 import json as json_module
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 
+from syncline.cli.explain_view import show_explanation
 from syncline.cli.pase_view import pase_values, show_pase
 from syncline.cli.plan_config import PlanConfig, resolve
 from syncline.cli.plan_view import show_plan
@@ -20,6 +22,8 @@ from syncline.cluster.presets import cluster_from
 from syncline.cluster.topology import Cluster
 from syncline.graph.opgraph import OpGraph
 from syncline.planning.breakdown import op_costs
+from syncline.planning.explanation import Explanation
+from syncline.planning.explanation import explain as explain_plan
 from syncline.planning.layers import sections
 from syncline.planning.pase import plan_pase
 from syncline.planning.plan_file import plan_values, save_plan
@@ -29,6 +33,8 @@ from syncline.workloads.planning import capture_workload
 
 FLAG = Parameter(negative="", show_default=False)
 DEFAULT_BATCH = 64
+CHEAP_CAPTURE_S = 3.0
+"""A model that takes longer to capture is not captured again to explain what another batch would change."""
 
 
 def plan(
@@ -112,7 +118,15 @@ def plan(
     )
     planned = make_plan(graph, where, request)
     save_plan(planned.plan, output)
-    _show(planned, graph, where, capture_s, output, as_json=json)
+    again = (lambda size: _capture(settings, size)) if capture_s <= CHEAP_CAPTURE_S else None
+    told = _Told(planned, graph, where, capture_s)
+    if explain:
+        with contextlib.redirect_stdout(sys.stderr):
+            told.explanation = explain_plan(planned, pins=settings.pin, recapture=again)
+    if json:
+        print(json_module.dumps(told.values(), indent=2))
+    else:
+        told.show(Console(), output)
 
 
 def _capture(settings: PlanConfig, batch: int) -> OpGraph:
@@ -120,14 +134,23 @@ def _capture(settings: PlanConfig, batch: int) -> OpGraph:
     return capture_workload(workload, batch)
 
 
-def _show(
-    planned: Planned, graph: OpGraph, cluster: Cluster, capture_s: float, output: Path, *, as_json: bool
-) -> None:
-    if as_json:
-        document: dict[str, Any] = plan_values(planned.plan) | {"capture_s": capture_s}
-        print(json_module.dumps(document, indent=2))
-        return
-    console = Console()
-    by_layer = sections(planned.plan, graph, op_costs(planned.search, planned.chosen))
-    show_plan(planned.plan, by_layer, cluster.world_size, capture_s, console)
-    console.print(f"saved as {output}", markup=False, highlight=False)
+@dataclass
+class _Told:
+    """All that there is to say about a plan."""
+
+    planned: Planned
+    graph: OpGraph
+    cluster: Cluster
+    capture_s: float
+    explanation: Explanation | None = None
+
+    def values(self) -> dict[str, Any]:
+        values = plan_values(self.planned.plan) | {"capture_s": self.capture_s}
+        return values | ({"explanation": asdict(self.explanation)} if self.explanation else {})
+
+    def show(self, console: Console, output: Path) -> None:
+        by_layer = sections(self.planned.plan, self.graph, op_costs(self.planned.search, self.planned.chosen))
+        show_plan(self.planned.plan, by_layer, self.cluster.world_size, self.capture_s, console)
+        if self.explanation is not None:
+            show_explanation(self.explanation, console)
+        console.print(f"saved as {output}", markup=False, highlight=False)

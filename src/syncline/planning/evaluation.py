@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,10 +88,10 @@ def evaluate_plan(plan: Plan, graph: OpGraph, cluster: Cluster) -> Evaluation:
     search = Search(tables)
     search.exposed_share = exposed_share(search, data)
     keeping = [_kept(node, plan) for node in tables.nodes]
-    choice = [_row(node, shardings) for node in tables.nodes]
+    choice = [row_of(node, shardings) for node in tables.nodes]
     for index, node in enumerate(tables.nodes):
         if node.op is None:
-            choice[index] = _best_layout(search, index, keeping[index], choice)
+            choice[index] = best_layout(search, index, keeping[index], choice)
     prediction = search.predict(tuple(choice), tuple(keeping), recompute=plan.recompute)
     fits = prediction.memory.total <= plan.memory_limit_bytes
     return Evaluation(prediction=prediction, claimed=plan.prediction, fits=fits)
@@ -146,7 +146,8 @@ def _kept(node: Node, plan: Plan) -> Keeping:
     return plan.tied.get(name, Keeping.REPLICATED)
 
 
-def _row(node: Node, shardings: dict[int, tuple[int, ...]]) -> int:
+def row_of(node: Node, shardings: Mapping[int, tuple[int, ...]]) -> int:
+    """Which of a node's choices these shardings are; 0 for what is no op."""
     if node.op is None or node.assignments is None:
         return 0
     rows = (node.assignments == np.array(shardings[node.op.id])).all(axis=1)
@@ -155,7 +156,7 @@ def _row(node: Node, shardings: dict[int, tuple[int, ...]]) -> int:
     return int(rows.argmax())
 
 
-def _best_layout(search: Search, fork: int, kept: Keeping, choice: Sequence[int]) -> int:
+def best_layout(search: Search, fork: int, kept: Keeping, choice: Sequence[int]) -> int:
     """The layout in which a tensor with several users lies best, all ops being decided."""
     node = search.tables.nodes[fork]
     total = _parameter_s(node, search.exposed_share, KEEPINGS.index(kept))

@@ -13,6 +13,7 @@ import numpy as np
 from syncline.cluster.topology import Cluster
 from syncline.errors import InfeasiblePlanError
 from syncline.graph.opgraph import Op, OpGraph
+from syncline.graph.space import Dim
 from syncline.planning.axes import SearchAxes, search_axes
 from syncline.planning.baselines import Shardings, data_parallel, expert, mesh_masks
 from syncline.planning.choices import UNUSED
@@ -132,7 +133,7 @@ def describe(
     for op in graph.ops:
         index = search.tables.node_of[op.id]
         rows = search.tables.nodes[index].assignments
-        split = {} if rows is None else _named(op.space.dims, rows[chosen.choice[index]], axes)
+        split = {} if rows is None else name_split(op.space.dims, rows[chosen.choice[index]], axes)
         ops[op.name] = OpSharding(split=split, keep=chosen.keeping[index])
     for node, keep in zip(search.tables.nodes, chosen.keeping, strict=True):
         if node.tensor is not None and node.parameters is not None:
@@ -207,7 +208,8 @@ def _exactly(tables: Tables, shardings: Mapping[int, tuple[int, ...]]) -> dict[i
     return masks
 
 
-def _named(dims: Sequence, assignment: np.ndarray, axes: SearchAxes) -> dict[str, tuple[str, ...]]:
+def name_split(dims: Sequence[Dim], assignment: np.ndarray, axes: SearchAxes) -> dict[str, tuple[str, ...]]:
+    """A sharding by the names of dims and axes."""
     split: dict[str, tuple[str, ...]] = {}
     for axis, dim in zip(axes.axes, assignment, strict=True):
         if dim != UNUSED:

@@ -38,6 +38,7 @@ def build_tables(
     state_factor: float = ADAM_STATE_FACTOR,
     extra: Extra | None = None,
     folding: Folding | None = None,
+    exhaustive: bool = True,
 ) -> Tables:
     """The tables of a graph on a cluster.
 
@@ -47,9 +48,10 @@ def build_tables(
         state_factor: Bytes of optimizer state for each byte of a parameter.
         extra: More shardings for some ops, by op id: those of strategies to compare with.
         folding: Which ops are decided together; by default those of equal blocks.
+        exhaustive: False to weigh only the shardings of `extra`, which must then have some for every op.
     """
     folding = folding or fold(graph)
-    nodes = _NodeBuilder(graph, axes, state_factor, extra or {}, folding)
+    nodes = _NodeBuilder(graph, axes, state_factor, extra or {}, folding, exhaustive=exhaustive)
     tables = Tables(graph, axes)
     for op_id in folding.weights:
         tables.node_of[op_id] = len(tables.nodes)
@@ -66,12 +68,20 @@ class _NodeBuilder:
     """Makes nodes; ops that look alike share their arrays."""
 
     def __init__(
-        self, graph: OpGraph, axes: SearchAxes, state_factor: float, extra: Extra, folding: Folding
+        self,
+        graph: OpGraph,
+        axes: SearchAxes,
+        state_factor: float,
+        extra: Extra,
+        folding: Folding,
+        *,
+        exhaustive: bool,
     ) -> None:
         self._graph = graph
         self._axes = axes
         self._state_factor = state_factor
         self._extra = extra
+        self._exhaustive = exhaustive
         self._weights = folding.weights
         self._charges = find_charges(graph)
         self._constant = constant_ops(graph)
@@ -110,8 +120,11 @@ class _NodeBuilder:
     def _make(self, op: Op, own: tuple[int, ...], charges: tuple[Charge, ...]) -> Node:
         if op.id in self._constant:
             assignments = np.full((1, len(self._axes.axes)), UNUSED, dtype=np.int8)
-        else:
+        elif self._exhaustive:
             assignments = enumerate_assignments(op, self._axes, self._extra.get(op.id, ()))
+        else:
+            assignments = np.array(list(dict.fromkeys(self._extra[op.id])), dtype=np.int8)
+            assignments = assignments.reshape(-1, len(self._axes.axes))
         parameters: ParameterCosts | None = None
         for place in own:
             states = input_states(op.space, assignments, place)
