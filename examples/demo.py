@@ -24,10 +24,11 @@ def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     print(f"Training gpt2-tiny on 2 ranks for {STEPS} steps, once with each strategy.", file=sys.stderr)
     summaries = [run(strategy) for strategy in STRATEGIES]
-    table = Table("strategy", "exact", "step", "samples/s", "loss", "eval loss", "memory a rank", "sent")
+    table = Table("strategy", "exact", "step", "samples/s", "loss", "eval", "memory", "sent")
     for summary in summaries:
         table.add_row(*cells(summary))
     Console().print(table)
+    print("memory: peak of a rank; sent: by all ranks in all steps.")
     print(f"Each run's metrics, checkpoints and logs are in {FOLDER}/.")
 
 

@@ -1,6 +1,6 @@
 """The smallest real loop: your model, your optimizer, your data, one line of Syncline.
 
-    torchrun --nproc-per-node 2 examples/own_loop.py sharded
+torchrun --nproc-per-node 2 examples/own_loop.py sharded
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A model of your own for the command line:
 
-    syncline train examples.own_model:build --strategy sharded --steps 50
+syncline train examples.own_model:build --strategy sharded --steps 50
 """
 
 from __future__ import annotations
