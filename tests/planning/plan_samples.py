@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -83,7 +84,7 @@ def stack_of_linears(widths: tuple[int, ...], batch: int) -> OpGraph:
     """Linear layers with ReLU between them, and cross entropy."""
     layers: list[nn.Module] = []
     with torch.device("meta"):
-        for wide, narrow in zip(widths, widths[1:], strict=False):
+        for wide, narrow in pairwise(widths):
             layers += [nn.Linear(wide, narrow), nn.ReLU()]
         model = nn.Sequential(*layers[:-1])
         inputs = (torch.empty(batch, widths[0]), torch.empty(batch, dtype=torch.long))

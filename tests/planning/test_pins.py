@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from plan_samples import builtin_graph, plausible_cluster, stack_of_linears
 from torch import nn
 
-from plan_samples import builtin_graph, plausible_cluster, stack_of_linears
 from syncline.errors import PlanningError
 from syncline.graph import capture
 from syncline.planning.pins import Pin
@@ -64,9 +64,7 @@ def test_an_axis_for_data_only_splits_nothing_but_the_batch():
 
 
 def test_several_pins_hold_together():
-    pinned = plan(
-        Pin(ops="0/linear", split={"n": ("node.0", "node.1")}), Pin(ops="0/linear", whole=("k",))
-    )
+    pinned = plan(Pin(ops="0/linear", split={"n": ("node.0", "node.1")}), Pin(ops="0/linear", whole=("k",)))
     assert axes_of(pinned, "0/linear", "n") == {"node.0", "node.1"}
     assert not axes_of(pinned, "0/linear", "k")
 
