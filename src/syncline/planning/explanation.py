@@ -170,13 +170,17 @@ def _resources(repricer: Repricer) -> tuple[Resource, ...]:
     cluster = repricer.cluster
     device = cluster.device
     faster: Mapping[str, Cluster] = {
-        "FLOP/s of the devices": _with_device(
+        "FLOP/s of the devices": dataclasses.replace(
             cluster,
-            flops_per_s=device.flops_per_s * 2,
-            flops_per_s_bf16=device.flops_per_s_bf16 * 2 if device.flops_per_s_bf16 else None,
+            device=dataclasses.replace(
+                device,
+                flops_per_s=device.flops_per_s * 2,
+                flops_per_s_bf16=device.flops_per_s_bf16 * 2 if device.flops_per_s_bf16 else None,
+            ),
         ),
-        "memory bandwidth of the devices": _with_device(
-            cluster, memory_bytes_per_s=device.memory_bytes_per_s * 2
+        "memory bandwidth of the devices": dataclasses.replace(
+            cluster,
+            device=dataclasses.replace(device, memory_bytes_per_s=device.memory_bytes_per_s * 2),
         ),
         **{
             f"bandwidth of the level '{level.name}'": with_bandwidth(cluster, level.name, 2)
@@ -191,10 +195,6 @@ def _resources(repricer: Repricer) -> tuple[Resource, ...]:
         step_s = repricer.steps_s(other)[0]
         found.append(Resource(name=name, step_s=step_s, gain=1 - step_s / now))
     return tuple(sorted(found, key=lambda one: -one.gain))
-
-
-def _with_device(cluster: Cluster, **changes: float | None) -> Cluster:
-    return dataclasses.replace(cluster, device=dataclasses.replace(cluster.device, **changes))
 
 
 def _verdicts(

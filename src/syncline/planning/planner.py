@@ -252,9 +252,11 @@ def _explain_infeasible(smallest: Candidate | None, limit: float, request: Reque
     fixed = needed - memory.saved_activations
     if fixed < limit and memory.saved_activations:
         share = (limit - fixed) / memory.saved_activations
-        batch = int(request.batch * share)
+        # A batch that splits as evenly as this one: others may have to be repeated on several devices.
+        even = math.gcd(request.batch, cluster.world_size)
+        batch = int(request.batch * share) // even * even
         if batch >= 1:
-            lines[-1] += f", or --batch {batch} or less"
+            lines[-1] += f", or --batch {batch}"
     lines[-1] += ", or more devices."
     return "\n".join(lines)
 
