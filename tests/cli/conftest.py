@@ -1,11 +1,8 @@
 """What the tests of the command line share."""
 
 import sys
-from pathlib import Path
 
 import pytest
-
-PROGRAMS = Path(__file__).parent
 
 
 @pytest.fixture

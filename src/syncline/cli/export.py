@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -29,5 +31,7 @@ def export(
     output:
         The file to write.
     """
-    count = export_weights(run, output)
+    # What the user's own code prints is no part of the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        count = export_weights(run, output)
     print(f"{output}: {count} tensors")

@@ -13,6 +13,7 @@ from syncline.cluster.rank import Rank
 from syncline.errors import NonFiniteLossError
 from syncline.strategies.protocol import TrainStep
 from syncline.training.batches import BatchSource, evaluation_batches
+from syncline.training.buffers import share_buffers
 from syncline.training.checkpoints import CheckpointInfo, Checkpoints, latest_checkpoint
 from syncline.training.config import TrainConfig
 from syncline.training.measurements import Measurements
@@ -125,6 +126,7 @@ class Loop:
         parts = self._parts
         if parts.evaluation is None or not self._config.evaluation.batches:
             return None
+        share_buffers(parts.step.model)
         losses = [
             parts.step.evaluate(batch)
             for batch in evaluation_batches(
@@ -145,6 +147,7 @@ class Loop:
         broken = not all(bool(p.isfinite().all()) for p in _local_parameters(parts.step.model))
         if any_rank(broken, parts.device):
             raise NonFiniteLossError(self._not_finite(f"Weights are not finite after step {self.done}"))
+        share_buffers(parts.step.model)
         info = CheckpointInfo(
             step=self.done,
             samples=self.measurements.samples,

@@ -1,0 +1,20 @@
+"""Buffers, such as the statistics of batch norms, that every rank updates from its own rows.
+
+The first rank's are the model's: all ranks evaluate with them, and they are what a checkpoint holds,
+whichever rank writes them. So a resumed run has what the uninterrupted one has.
+"""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch import nn
+
+
+def share_buffers(model: nn.Module) -> None:
+    """Give all ranks the first one's persistent buffers; every rank must call this."""
+    if dist.get_world_size() == 1:
+        return
+    parameters = {id(parameter) for parameter in model.parameters()}
+    for tensor in model.state_dict(keep_vars=True).values():
+        if id(tensor) not in parameters:
+            dist.broadcast(tensor, src=0)
