@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from plan_samples import builtin_graph, plausible_cluster, search_of, stack_of_linears
 from torch import nn
 
+from plan_samples import builtin_graph, plausible_cluster, search_of, stack_of_linears
 from syncline.graph import OpGraph, capture
 from syncline.planning.folding import fold, keep_all
 from syncline.planning.parameter_costs import KEEPINGS, Keeping
