@@ -72,7 +72,7 @@ def make_plan(graph: OpGraph, cluster: Cluster, request: Request) -> Planned:
     limit = request.memory_bytes or cluster.device.memory_bytes
     found, smallest = search.fastest_within(limit, pinned)
     seconds = time.perf_counter() - began
-    others = _alternatives(search, known, request)
+    others = _alternatives(search, known, request, limit)
     fitting = [one for _, one in others if one.prediction.memory.total <= limit] if not request.pins else []
     chosen = min([*([found] if found else []), *fitting], key=lambda one: one.prediction.step_s, default=None)
     if chosen is None:
@@ -162,41 +162,55 @@ def describe(
 
 
 def _alternatives(
-    search: Search, known: Sequence[tuple[str, Shardings]], request: Request
+    search: Search, known: Sequence[tuple[str, Shardings]], request: Request, limit: float
 ) -> tuple[tuple[str, Candidate], ...]:
-    found: list[tuple[str, Candidate | None]] = []
-    for name, shardings in known:
-        masks = _exactly(search.tables, shardings)
-        found.append((name, search.solve(Limits(masks=masks, keepings=(Keeping.REPLICATED,)))))
+    """What people do, recomputing activations where it would not fit otherwise; and random search."""
+    ways = [
+        (name, Limits(masks=_exactly(search.tables, shardings), keepings=(Keeping.REPLICATED,)))
+        for name, shardings in known
+    ]
     data = _exactly(search.tables, known[0][1])
-    found.append(
-        (
-            "data parallel, fully sharded (ZeRO-3)",
-            search.solve(Limits(masks=data, keepings=(Keeping.SHARDED,))),
-        )
-    )
-    found.append(_best_mesh(search))
-    complete = [(name, one) for name, one in found if one is not None]
-    if request.proposals and complete:
-        start = min((one for _, one in complete), key=lambda one: one.prediction.step_s)
-        complete.append(("random search (MCMC)", random_search(search, start, proposals=request.proposals)))
-    return tuple(complete)
+    sharded = Limits(masks=data, keepings=(Keeping.SHARDED,))
+    ways.append(("data parallel, fully sharded (ZeRO-3)", sharded))
+    plain = [(name, limits, search.solve(limits)) for name, limits in ways]
+    found = [(name, _fitted(search, limits, one, limit)) for name, limits, one in plain if one is not None]
+    mesh = _best_mesh(search, limit)
+    found += [mesh] if mesh is not None else []
+    starts = [one for _, _, one in plain if one is not None]
+    if request.proposals and starts:
+        start = min(starts, key=lambda one: one.prediction.step_s)
+        found.append(("random search (MCMC)", random_search(search, start, proposals=request.proposals)))
+    return tuple((f"{name}, recomputing" if one.recompute else name, one) for name, one in found)
 
 
-def _best_mesh(search: Search) -> tuple[str, Candidate | None]:
-    """The fastest uniform data x tensor mesh: the innermost axes for the model, the others for the batch."""
+def _fitted(search: Search, limits: Limits, plain: Candidate, limit: float) -> Candidate:
+    """The same with activations recomputed, if only that fits."""
+    if _fits(plain, limit) or not search.has_blocks:
+        return plain
+    again = search.solve(limits, recompute=True)
+    return again if again is not None and _fits(again, limit) else plain
+
+
+def _best_mesh(search: Search, limit: float) -> tuple[str, Candidate] | None:
+    """The fastest uniform data x tensor mesh: the innermost axes for the model, the others for the batch.
+
+    Of those that fit, if one does.
+    """
     axes = search.tables.axes
-    best: tuple[str, Candidate | None] = ("best uniform mesh", None)
+    found: list[tuple[str, Candidate]] = []
     for count in range(len(axes.axes) + 1):
         model_axes = list(range(len(axes.axes) - count, len(axes.axes)))
-        found = search.solve(Limits(masks=mesh_masks(search.tables, model_axes)))
-        if found is None:
-            continue
-        if best[1] is None or found.prediction.step_s < best[1].prediction.step_s:
+        limits = Limits(masks=mesh_masks(search.tables, model_axes))
+        one = search.fastest_within(limit, limits)[0] or search.solve(limits)
+        if one is not None:
             degree = math.prod(axes.axes[axis].size for axis in model_axes)
             data = math.prod(axes.sizes) // degree
-            best = (f"best uniform mesh (data {data} x tensor {degree})", found)
-    return best
+            found.append((f"best uniform mesh (data {data} x tensor {degree})", one))
+    return min(found, key=lambda mesh: (not _fits(mesh[1], limit), mesh[1].prediction.step_s), default=None)
+
+
+def _fits(candidate: Candidate, limit: float) -> bool:
+    return candidate.prediction.memory.total <= limit
 
 
 def _exactly(tables: Tables, shardings: Mapping[int, tuple[int, ...]]) -> dict[int, np.ndarray]:

@@ -62,6 +62,7 @@ class Repricer:
             axes,
             state_factor=self._state_factor,
             extra={op.id: [whole, *(shardings[op.id] for shardings in usable)] for op in graph.ops},
+            folding=self._tables.folding,
             exhaustive=False,
         )
         search = Search(tables)

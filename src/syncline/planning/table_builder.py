@@ -52,7 +52,7 @@ def build_tables(
     """
     folding = folding or fold(graph)
     nodes = _NodeBuilder(graph, axes, state_factor, extra or {}, folding, exhaustive=exhaustive)
-    tables = Tables(graph, axes)
+    tables = Tables(graph, axes, folding=folding)
     for op_id in folding.weights:
         tables.node_of[op_id] = len(tables.nodes)
         tables.nodes.append(nodes.op_node(graph.ops[op_id]))

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from syncline.graph.opgraph import Op, OpGraph, Tensor
 from syncline.planning.axes import SearchAxes
 from syncline.planning.choices import Assignments
+from syncline.planning.folding import Folding
 from syncline.planning.op_costs import OpCosts
 from syncline.planning.parameter_costs import ParameterCosts
 from syncline.planning.states import States
@@ -77,6 +78,8 @@ class Tables:
     edges: list[Edge] = field(default_factory=list)
     node_of: dict[int, int] = field(default_factory=dict)
     """For each op of the graph, by id, the node that decides for it."""
+    folding: Folding | None = None
+    """Which ops are decided together."""
 
     @property
     def space_size(self) -> int:
