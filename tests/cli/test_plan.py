@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,31 @@ def test_it_explains(folder: Path, capsys: pytest.CaptureFixture[str]):
         "data parallel (1.",
     ]:
         assert words in out
+
+
+def test_the_page_stands_alone(folder: Path):
+    assert plan(MODEL, *FAST, "--html", "plan.html") == 0
+    page = (folder / "plan.html").read_text()
+    for words in [
+        "Ways to train it",
+        "Where the time goes",
+        "Where the memory goes",
+        "blocks.0",
+        "not measured",
+    ]:
+        assert words in page
+    assert page.count('<script src="') == page.count("<link") == 0
+    assert page.count("plotly.js v") == 1
+    assert page.count("Plotly.newPlot(") >= 3
+
+
+def test_the_page_needs_the_extra(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    assert plan("own:build", "--cluster", "h100-dgx", "--html", "plan.html") == 2
+    assert "pip install 'syncline[report]'" in capsys.readouterr().err
+    assert not (folder / "plan.html").exists()
 
 
 def test_what_does_not_fit_is_named_with_a_change_that_does(folder: Path, capsys: pytest.CaptureFixture[str]):

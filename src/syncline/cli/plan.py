@@ -7,12 +7,14 @@ import json as json_module
 import sys
 import time
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 
+from syncline.cli.explain_view import lines as explanation_lines
 from syncline.cli.explain_view import show_explanation
 from syncline.cli.pase_view import pase_values, show_pase
 from syncline.cli.plan_config import PlanConfig, resolve
@@ -24,9 +26,10 @@ from syncline.graph.opgraph import OpGraph
 from syncline.planning.breakdown import op_costs
 from syncline.planning.explanation import Explanation
 from syncline.planning.explanation import explain as explain_plan
-from syncline.planning.layers import sections
+from syncline.planning.layers import Section, sections
+from syncline.planning.page import plan_page
 from syncline.planning.pase import plan_pase
-from syncline.planning.plan_file import plan_values, save_plan
+from syncline.planning.plan_file import plan_values, save_plan, write_whole
 from syncline.planning.planner import Planned, Request, make_plan
 from syncline.workloads.load import load_workload
 from syncline.workloads.planning import capture_workload
@@ -123,10 +126,12 @@ def plan(
     if explain:
         with contextlib.redirect_stdout(sys.stderr):
             told.explanation = explain_plan(planned, pins=settings.pin, recapture=again)
+    if html is not None:
+        write_whole(html, told.page())
     if json:
         print(json_module.dumps(told.values(), indent=2))
     else:
-        told.show(Console(), output)
+        told.show(Console(), output, html)
 
 
 def _capture(settings: PlanConfig, batch: int) -> OpGraph:
@@ -148,9 +153,17 @@ class _Told:
         values = plan_values(self.planned.plan) | {"capture_s": self.capture_s}
         return values | ({"explanation": asdict(self.explanation)} if self.explanation else {})
 
-    def show(self, console: Console, output: Path) -> None:
-        by_layer = sections(self.planned.plan, self.graph, op_costs(self.planned.search, self.planned.chosen))
-        show_plan(self.planned.plan, by_layer, self.cluster.world_size, self.capture_s, console)
+    def page(self) -> str:
+        why = list(explanation_lines(self.explanation)) if self.explanation else []
+        return plan_page(self.planned.plan, self._by_layer, self.cluster.world_size, why)
+
+    def show(self, console: Console, *paths: Path | None) -> None:
+        show_plan(self.planned.plan, self._by_layer, self.cluster.world_size, self.capture_s, console)
         if self.explanation is not None:
             show_explanation(self.explanation, console)
-        console.print(f"saved as {output}", markup=False, highlight=False)
+        saved = " and ".join(str(path) for path in paths if path is not None)
+        console.print(f"saved as {saved}", markup=False, highlight=False)
+
+    @cached_property
+    def _by_layer(self) -> tuple[Section, ...]:
+        return sections(self.planned.plan, self.graph, op_costs(self.planned.search, self.planned.chosen))
