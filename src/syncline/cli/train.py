@@ -170,6 +170,6 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
         ("step", None if summary.median_step_s is None else show_seconds(summary.median_step_s)),
         ("speed", None if summary.samples_per_s is None else f"{summary.samples_per_s:.1f} samples/s"),
         ("peak memory a rank", None if memory is None else show_bytes(memory)),
-        *((f"sent, {level} level", show_bytes(count)) for level, count in sent.items()),
+        *((f"sent, {level} level", show_bytes(count)) for level, count in sent.items() if count),
     ]
     return [(name, value) for name, value in figures if value is not None]
