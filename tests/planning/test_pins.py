@@ -10,6 +10,7 @@ from syncline.errors import PlanningError
 from syncline.graph import capture
 from syncline.planning.pins import Pin
 from syncline.planning.planner import Planned, Request, make_plan
+from syncline.planning.repricing import Repricer
 
 LINEARS = stack_of_linears((64, 128, 128, 32), 32)
 CLUSTER = plausible_cluster(2, 4)
@@ -77,6 +78,16 @@ def test_one_of_many_equal_blocks_can_be_pinned():
         pinned = plan(Pin(ops=name, split={"n": ("node.0", "node.1"), "k": ("network.0",)}), graph=graph)
         assert axes_of(pinned, name, "n") == {"node.0", "node.1"}
         assert axes_of(pinned, name, "k") == {"network.0"}
+
+
+def test_a_plan_with_one_pinned_block_is_priced_again_as_it_was():
+    graph = builtin_graph("gpt2-tiny:layers=6", 8)
+    names = [op.name for op in graph.ops if op.name.endswith("up/linear")]
+    pinned = plan(Pin(ops=names[3], split={"k": ("network.0", "node.0", "node.1")}), graph=graph)
+    assert axes_of(pinned, names[3], "k") == {"network.0", "node.0", "node.1"}
+    # The layout of a tied parameter is found again among fewer, so not to the last digit.
+    again = Repricer(pinned).steps_s(CLUSTER)[0]
+    assert again == pytest.approx(pinned.plan.prediction.step_s, rel=5e-3)
 
 
 def test_a_pattern_speaks_of_those_ops_that_have_the_dim():
