@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from plan_samples import builtin_graph, plausible_cluster, stack_of_linears
 from torch import nn
 
+from plan_samples import builtin_graph, plausible_cluster, stack_of_linears
 from syncline.errors import PlanningError
 from syncline.graph import capture
 from syncline.planning.pins import Pin
