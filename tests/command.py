@@ -55,8 +55,8 @@ def wait_until(
     """Wait for something that a process does."""
     deadline = time.monotonic() + timeout_s
     while not claim():
-        ended = process is not None and process.poll() is not None
-        assert not ended, f"{what}: the process has ended before, with {process.communicate()}"
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"{what}: the process has ended before, with {process.communicate()}")
         assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s"
         time.sleep(0.05)
 

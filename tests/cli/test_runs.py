@@ -5,6 +5,7 @@ import os
 import signal
 import time
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,6 @@ def test_tensorboard_gets_the_metrics(straight):
 
 
 def test_export_loads_into_the_plain_model(straight, own_weights, tmp_path):
-    from own_models import Net
     from safetensors.torch import load_file
 
     ended = run(*SYNCLINE, "export", str(straight[0]), "-o", "weights.safetensors", folder=tmp_path)
@@ -138,7 +138,7 @@ def test_export_loads_into_the_plain_model(straight, own_weights, tmp_path):
     assert weights["norm.num_batches_tracked"] == STEPS
     assert weights["norm.running_mean"].any()
     assert torch.equal(weights["first.weight"], weights["second.weight"])
-    Net().load_state_dict(weights, strict=True)
+    import_module("own_models").Net().load_state_dict(weights, strict=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

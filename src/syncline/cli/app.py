@@ -6,6 +6,7 @@ Verbs are named by path and imported when called, so that `--help` answers at on
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, UnusedCliTokensError
 from rich.console import Console
@@ -49,7 +50,7 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def run(arguments: list[str]) -> int:
+def run(arguments: Sequence[str]) -> int:
     """Run one command; the exit code."""
     errors = Console(stderr=True)
     try:
