@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from plan_samples import made_up_cluster, plausible_cluster, stack_of_linears, two_by_two
 from torch import nn
 
+from plan_samples import made_up_cluster, plausible_cluster, stack_of_linears, two_by_two
 from syncline.cluster.collectives import collective_s
 from syncline.graph import Op, OpGraph, capture
 from syncline.planning.axes import search_axes

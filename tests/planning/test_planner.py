@@ -6,9 +6,9 @@ from functools import cache
 import pytest
 import torch
 import torch.nn.functional as F
-from plan_samples import builtin_graph, plausible_cluster, stack_of_linears
 from torch import nn
 
+from plan_samples import builtin_graph, plausible_cluster, stack_of_linears
 from syncline.cluster.presets import cluster_from
 from syncline.cluster.topology import Cluster, Device, Level
 from syncline.errors import InfeasiblePlanError
@@ -128,14 +128,30 @@ def test_the_relaxation_that_is_suggested_fits():
     assert planned.plan.prediction.memory.total <= allowed
 
 
-def test_memory_that_binds_brings_sharded_state_or_recomputation():
+def test_less_memory_never_gives_a_faster_plan_whatever_the_baselines():
+    graph, cluster = builtin_graph("gpt2-tiny", 64), plausible_cluster(2, 4)
+    limit: float | None = None
+    before = 0.0
+    for _ in range(3):
+        request = Request(model="gpt2-tiny", batch=64, memory_bytes=limit, proposals=200)
+        plan = make_plan(graph, cluster, request).plan
+        assert limit is None or plan.prediction.memory.total <= limit
+        assert plan.prediction.step_s >= before * (1 - 1e-12)
+        before, limit = plan.prediction.step_s, plan.prediction.memory.total * 0.85
+
+
+def test_baselines_recompute_where_they_would_not_fit_otherwise():
     graph, cluster = builtin_graph("gpt2-tiny", 64), plausible_cluster(2, 4)
     free = make_plan(graph, cluster, Request(model="gpt2-tiny", batch=64, proposals=0))
-    needed = free.plan.prediction.memory.total
-    request = Request(model="gpt2-tiny", batch=64, memory_bytes=needed * 0.6, proposals=0)
+    sharded = next(one for name, one in free.alternatives if "ZeRO-3" in name)
+    limit = sharded.prediction.memory.total * 0.9
+    request = Request(model="gpt2-tiny", batch=64, memory_bytes=limit, proposals=0)
     tight = make_plan(graph, cluster, request)
-    assert tight.plan.prediction.memory.total <= needed * 0.6
-    assert tight.plan.prediction.step_s >= free.plan.prediction.step_s
+    name, again = next((name, one) for name, one in tight.alternatives if "ZeRO-3" in name)
+    assert name.endswith(", recomputing")
+    assert again.prediction.memory.total <= limit
+    assert again.prediction.step_s > sharded.prediction.step_s
+    assert tight.plan.prediction.step_s <= again.prediction.step_s
 
 
 def test_one_device_needs_no_communication():

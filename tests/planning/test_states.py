@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from plan_samples import made_up_cluster, plausible_cluster, two_by_two
 
+from plan_samples import made_up_cluster, plausible_cluster, two_by_two
 from syncline.cluster.collectives import Collective, collective_s
 from syncline.planning.axes import SearchAxes, search_axes
 from syncline.planning.states import (
