@@ -48,7 +48,7 @@ def _op(reason: OpReason, step_s: float) -> Iterator[str]:
     spent = ", ".join(f"{_WORDS[name]} {show_seconds(value)}" for name, value in causes if value > 0)
     yield f"    split: {reason.split}; spent on {spent}"
     if reason.next_split is None or reason.next_step_s is None:
-        yield "    next best: there is no other split of it that fits"
+        yield "    next best: no other split of it is possible here"
         return
     more = reason.next_step_s - step_s
     against = f"+{show_seconds(more)}, {more / step_s:+.2%}" if more > 0 else "just as fast"

@@ -100,6 +100,7 @@ def explain(
 
 def _reasons(planned: Planned, limits: Limits) -> tuple[OpReason, ...]:
     costs = node_costs(planned.search, planned.chosen)
+    otherwise = _Otherwise(planned, limits)
     reasons: dict[tuple[str, str], OpReason] = {}
     for index in sorted(costs, key=lambda node: -costs[node].total_s):
         words = _Words(planned, index)
@@ -108,7 +109,7 @@ def _reasons(planned: Planned, limits: Limits) -> tuple[OpReason, ...]:
         alike = (re.sub(r"\d+", "#", words.op.name), words.split(chosen))
         if alike in reasons:
             continue
-        other = _otherwise(planned, limits, index, words.different(chosen))
+        other = otherwise.best(index, words.different(chosen))
         reasons[alike] = OpReason(
             name=words.op.name,
             count=planned.search.tables.nodes[index].weight,
@@ -150,20 +151,43 @@ class _Words:
         return Counter((int(dim), axis.level, axis.size) for dim, axis in pairs)
 
 
-def _otherwise(
-    planned: Planned, limits: Limits, index: int, different: npt.NDArray[np.bool_]
-) -> Candidate | None:
-    """The best plan that fits and makes one of these choices for one op."""
-    search = planned.search
-    allowed = different & limits.masks.get(index, np.ones(len(different), dtype=bool))
-    if not allowed.any():
+class _Otherwise:
+    """Finds the best plans that fit and split one op otherwise.
+
+    Where memory binds, a byte has the price at which the plan itself comes out of the search.
+    """
+
+    def __init__(self, planned: Planned, limits: Limits) -> None:
+        self._search, self._limits = planned.search, limits
+        self._recompute = planned.chosen.recompute
+        self._memory = planned.plan.memory_limit_bytes
+        self._scale = planned.plan.prediction.step_s / planned.plan.prediction.memory.total
+        self._price = 0.0 if self._fitting(limits, 0.0) else self._binding_price()
+
+    def best(self, index: int, different: npt.NDArray[np.bool_]) -> Candidate | None:
+        allowed = different & self._limits.masks.get(index, np.ones(len(different), dtype=bool))
+        if not allowed.any():
+            return None
+        limits = dataclasses.replace(self._limits, masks={**self._limits.masks, index: allowed})
+        for price in (self._price, *(max(self._price, self._scale) * 8**power for power in range(1, 5))):
+            found = self._fitting(limits, price)
+            if found is not None:
+                return found
         return None
-    other = dataclasses.replace(limits, masks={**limits.masks, index: allowed})
-    limit = planned.plan.memory_limit_bytes
-    found = search.solve(other, recompute=planned.chosen.recompute)
-    if found is not None and found.prediction.memory.total > limit:
-        found, _ = search.fastest_within(limit, other)
-    return found
+
+    def _fitting(self, limits: Limits, price: float) -> Candidate | None:
+        found = self._search.solve(limits, price=price, recompute=self._recompute)
+        return found if found is not None and found.prediction.memory.total <= self._memory else None
+
+    def _binding_price(self) -> float:
+        low, high = -10.0, 16.0
+        while high - low > 1:
+            middle = (low + high) / 2
+            if self._fitting(self._limits, self._scale * 2**middle) is None:
+                low = middle
+            else:
+                high = middle
+        return self._scale * 2**high
 
 
 def _resources(repricer: Repricer) -> tuple[Resource, ...]:
@@ -187,7 +211,7 @@ def _resources(repricer: Repricer) -> tuple[Resource, ...]:
             for level in cluster.levels
             if level.size > 1
         },
-        "latency of the links": with_latency(cluster, 0.5),
+        **({"latency of the links": with_latency(cluster, 0.5)} if cluster.world_size > 1 else {}),
     }
     now = repricer.steps_s(cluster)[0]
     found = []

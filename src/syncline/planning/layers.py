@@ -17,7 +17,7 @@ from syncline.planning.plan import Plan
 from syncline.planning.roles import batch_dims
 
 OTHERS = "other ops"
-_LONG = 24
+_LONG = 12
 """A section with more rows than this joins those that are split alike."""
 
 

@@ -31,6 +31,7 @@ class Repricer:
         self._candidates = [planned.chosen, *(one for _, one in planned.alternatives)]
         self._shardings = [self._read(one) for one in self._candidates]
         self._known: dict[tuple[Cluster, int], list[Prediction | None]] = {}
+        self._possible: dict[int, list[bool]] = {}
 
     @property
     def cluster(self) -> Cluster:
@@ -54,7 +55,9 @@ class Repricer:
 
     def _predict(self, cluster: Cluster, graph: OpGraph) -> list[Prediction | None]:
         axes = SearchAxes(cluster, self._tables.axes.axes)
-        possible = [self._divides(graph, shardings) for shardings in self._shardings]
+        if id(graph) not in self._possible:
+            self._possible[id(graph)] = [self._divides(graph, one) for one in self._shardings]
+        possible = self._possible[id(graph)]
         usable = [one for one, fine in zip(self._shardings, possible, strict=True) if fine]
         whole = (UNUSED,) * len(axes.axes)
         tables = build_tables(

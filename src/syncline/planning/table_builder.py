@@ -123,8 +123,8 @@ class _NodeBuilder:
         elif self._exhaustive:
             assignments = enumerate_assignments(op, self._axes, self._extra.get(op.id, ()))
         else:
-            assignments = np.array(list(dict.fromkeys(self._extra[op.id])), dtype=np.int8)
-            assignments = assignments.reshape(-1, len(self._axes.axes))
+            given = list(dict.fromkeys(self._extra[op.id]))
+            assignments = np.array(given, dtype=np.int8).reshape(len(given), len(self._axes.axes))
         parameters: ParameterCosts | None = None
         for place in own:
             states = input_states(op.space, assignments, place)
