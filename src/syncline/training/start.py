@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from syncline.cluster.device import device_type, rank_device
 from syncline.cluster.process_group import process_group
-from syncline.cluster.rank import current_rank, launched_by_torchrun
+from syncline.cluster.rank import Rank, current_rank, launched_by_torchrun
 from syncline.cluster.topology import NETWORK_LEVEL, NODE_LEVEL
 from syncline.errors import ConfigError, NonFiniteLossError, RankFailedError, SynclineError
 from syncline.launch.emulated import launch_emulated
@@ -122,20 +122,26 @@ def _join(config: TrainConfig, folder: Path | None, *, resume: bool) -> Ended:
     config = resolve_run(config)
     folder = folder or default_folder(config)
     before = FolderState(folder)
-    chosen: list[Path | SynclineError] = [folder]
+    # One group for all that follows: a second one would find the first one's addresses in torchrun's store.
     with process_group(rank_device(rank)):
-        if rank.is_first:
-            try:
-                _open_folder(config, folder, resume=resume)
-            except SynclineError as error:
-                chosen[0] = error
-        dist.broadcast_object_list(chosen)
+        folder = _agree_on_folder(config, folder, rank, resume=resume)
+        noted = _failure_noted(config, folder, before) if rank.is_first else nullcontext()
+        with noted:
+            return Ended(folder=folder, summary=train_rank(config, folder, resume=resume))
+
+
+def _agree_on_folder(config: TrainConfig, folder: Path, rank: Rank, *, resume: bool) -> Path:
+    """The first rank makes its choice and tells the others, its failure to do so included."""
+    chosen: list[Path | SynclineError] = [folder]
+    if rank.is_first:
+        try:
+            _open_folder(config, folder, resume=resume)
+        except SynclineError as error:
+            chosen[0] = error
+    dist.broadcast_object_list(chosen)
     if isinstance(chosen[0], SynclineError):
         raise chosen[0]
-    if not rank.is_first:
-        return Ended(folder=chosen[0], summary=train_rank(config, chosen[0], resume=resume))
-    with _failure_noted(config, folder, before):
-        return Ended(folder=folder, summary=train_rank(config, folder, resume=resume))
+    return chosen[0]
 
 
 def _launch(config: TrainConfig, folder: Path, before: FolderState, *, resume: bool) -> Ended:
