@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from syncline.cli.units import show_seconds
-from syncline.planning.explanation import Explanation, OpReason, Resource, Verdict
+from syncline.planning.explanation import Explanation, Resource, Verdict
+from syncline.planning.reasons import OpReason
 
 _WORDS = {
     "compute_s": "compute",

@@ -27,7 +27,7 @@ from syncline.planning.breakdown import op_costs
 from syncline.planning.explanation import Explanation
 from syncline.planning.explanation import explain as explain_plan
 from syncline.planning.layers import Section, sections
-from syncline.planning.page import plan_page
+from syncline.planning.page import check_page_packages, plan_page
 from syncline.planning.pase import plan_pase
 from syncline.planning.plan_file import plan_values, save_plan, write_whole
 from syncline.planning.planner import Planned, Request, make_plan
@@ -96,6 +96,8 @@ def plan(
     """
     flags = {"model": model, "cluster": cluster, "batch": batch, "memory": memory, "cost": cost}
     settings = resolve(flags, config)
+    if html is not None:
+        check_page_packages()
     limit = None if settings.memory is None else parse_bytes(settings.memory, "--memory")
     where = cluster_from(settings.cluster)
     size = settings.batch or max(DEFAULT_BATCH, where.world_size)

@@ -4,47 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from syncline.cluster.topology import Cluster
 from syncline.graph.opgraph import OpGraph
-from syncline.planning.breakdown import CAUSES, node_costs
-from syncline.planning.layers import describe_split
 from syncline.planning.pins import Pin, pin_masks
-from syncline.planning.planner import Planned, name_split
+from syncline.planning.planner import Planned
+from syncline.planning.reasons import OpReason, find_reasons
 from syncline.planning.repricing import Repricer, with_bandwidth, with_latency
-from syncline.planning.roles import batch_dims
-from syncline.planning.search import Candidate, Limits
+from syncline.planning.search import Limits
 
-OPS_SHOWN = 5
 FACTORS = (1 / 64, 1 / 8, 1 / 2, 2, 8, 64)
 """Of a level's bandwidth, at which alternatives are priced again; between them the crossing is bisected."""
 BATCH_FACTORS = (0.25, 4.0)
 _BISECTIONS = 6
 _TIE = 1e-3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpReason:
-    """Why one of the costliest ops is split as it is."""
-
-    name: str
-    count: int
-    """How many ops of the model are decided with it, itself included."""
-    split: str
-    seconds: float
-    """Of a step, for all of them, with what they wait for on links."""
-    causes: dict[str, float]
-    next_split: str | None
-    """The split of the best plan that splits this op otherwise; None if there is no other that fits."""
-    next_step_s: float | None
-    """The step time of that plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,102 +67,10 @@ def explain(
     repricer = Repricer(planned)
     return Explanation(
         step_s=planned.plan.prediction.step_s,
-        ops=_reasons(planned, Limits(masks=pin_masks(planned.search.tables, pins))),
+        ops=find_reasons(planned, Limits(masks=pin_masks(planned.search.tables, pins))),
         resources=_resources(repricer),
         verdicts=_verdicts(planned, repricer, recapture),
     )
-
-
-def _reasons(planned: Planned, limits: Limits) -> tuple[OpReason, ...]:
-    costs = node_costs(planned.search, planned.chosen)
-    otherwise = _Otherwise(planned, limits)
-    reasons: dict[tuple[str, str], OpReason] = {}
-    for index in sorted(costs, key=lambda node: -costs[node].total_s):
-        words = _Words(planned, index)
-        chosen = planned.chosen.choice[index]
-        # The first and the last of equal blocks say what those between them say.
-        alike = (re.sub(r"\d+", "#", words.op.name), words.split(chosen))
-        if alike in reasons:
-            continue
-        other = otherwise.best(index, words.different(chosen))
-        reasons[alike] = OpReason(
-            name=words.op.name,
-            count=planned.search.tables.nodes[index].weight,
-            split=words.split(chosen),
-            seconds=costs[index].total_s,
-            causes={cause: getattr(costs[index], cause) for cause in CAUSES},
-            next_split=words.split(other.choice[index]) if other else None,
-            next_step_s=other.prediction.step_s if other else None,
-        )
-        if len(reasons) == OPS_SHOWN:
-            break
-    return tuple(reasons.values())
-
-
-class _Words:
-    """The choices of one node as people read them."""
-
-    def __init__(self, planned: Planned, index: int) -> None:
-        node = planned.search.tables.nodes[index]
-        if node.op is None or node.assignments is None:
-            raise TypeError("only ops are split")
-        self.op, self._rows = node.op, node.assignments
-        self._planned = planned
-        dim = batch_dims(planned.search.tables.graph).get(self.op.id)
-        self._batch = self.op.space.dims[dim].name if dim is not None else None
-
-    def split(self, choice: int) -> str:
-        split = name_split(self.op.space.dims, self._rows[choice], self._planned.search.tables.axes)
-        return describe_split(split, self._planned.plan, self._batch) or "whole on every device"
-
-    def different(self, chosen: int) -> npt.NDArray[np.bool_]:
-        """Which choices are not the same but for axes of one level that changed places."""
-        own = self._parts(chosen)
-        return np.array([self._parts(choice) != own for choice in range(len(self._rows))], dtype=bool)
-
-    def _parts(self, choice: int) -> Counter[tuple[int, int, int]]:
-        axes = self._planned.search.tables.axes.axes
-        pairs = zip(self._rows[choice], axes, strict=True)
-        return Counter((int(dim), axis.level, axis.size) for dim, axis in pairs)
-
-
-class _Otherwise:
-    """Finds the best plans that fit and split one op otherwise.
-
-    Where memory binds, a byte has the price at which the plan itself comes out of the search.
-    """
-
-    def __init__(self, planned: Planned, limits: Limits) -> None:
-        self._search, self._limits = planned.search, limits
-        self._recompute = planned.chosen.recompute
-        self._memory = planned.plan.memory_limit_bytes
-        self._scale = planned.plan.prediction.step_s / planned.plan.prediction.memory.total
-        self._price = 0.0 if self._fitting(limits, 0.0) else self._binding_price()
-
-    def best(self, index: int, different: npt.NDArray[np.bool_]) -> Candidate | None:
-        allowed = different & self._limits.masks.get(index, np.ones(len(different), dtype=bool))
-        if not allowed.any():
-            return None
-        limits = dataclasses.replace(self._limits, masks={**self._limits.masks, index: allowed})
-        for price in (self._price, *(max(self._price, self._scale) * 8**power for power in range(1, 5))):
-            found = self._fitting(limits, price)
-            if found is not None:
-                return found
-        return None
-
-    def _fitting(self, limits: Limits, price: float) -> Candidate | None:
-        found = self._search.solve(limits, price=price, recompute=self._recompute)
-        return found if found is not None and found.prediction.memory.total <= self._memory else None
-
-    def _binding_price(self) -> float:
-        low, high = -10.0, 16.0
-        while high - low > 1:
-            middle = (low + high) / 2
-            if self._fitting(self._limits, self._scale * 2**middle) is None:
-                low = middle
-            else:
-                high = middle
-        return self._scale * 2**high
 
 
 def _resources(repricer: Repricer) -> tuple[Resource, ...]:
@@ -232,7 +115,7 @@ def _verdicts(
         changes: list[str] = []
         if needed > limit:
             wins = "it would win" if ratio < 1 else "it would fit, and still be slower"
-            changes.append(f"with {needed / 1e9:.3g} GB a device {wins}")
+            changes.append(f"with {_gigabytes(needed)} a device {wins}")
         if abs(ratio - 1) <= _TIE:
             changes.append("it takes as long as the plan")
         elif ratio > 1:
@@ -300,3 +183,7 @@ def _by_batch(repricer: Repricer, place: int, graphs: Sequence[tuple[int, OpGrap
         elif steps[place] < steps[0] * (1 - _TIE):
             found.append(f"at batch {batch}")
     return found
+
+
+def _gigabytes(nbytes: float) -> str:
+    return f"{nbytes / 1e9:,.0f} GB" if nbytes >= 1e11 else f"{nbytes / 1e9:.3g} GB"

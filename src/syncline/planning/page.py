@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,12 +56,11 @@ def plan_page(plan: Plan, by_layer: Sequence[Section], devices: int, explanation
     Raises:
         MissingExtraError: plotly or jinja2 is not installed.
     """
-    try:
-        import jinja2
-        import plotly.io
-        import plotly.offline
-    except ImportError as error:
-        raise MissingExtraError(error.name or "plotly", "report", "A page with a plan") from None
+    check_page_packages()
+    import jinja2
+    import plotly.io
+    import plotly.offline
+
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         Path(__file__).with_name("plan.html.jinja").read_text(encoding="utf-8")
     )
@@ -89,6 +89,15 @@ def plan_page(plan: Plan, by_layer: Sequence[Section], devices: int, explanation
         ms=_ms,
         gb=_gb,
     )
+
+
+def check_page_packages() -> None:
+    """Raise `MissingExtraError` if what draws pages is not installed."""
+    for package in ("jinja2", "plotly"):
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            raise MissingExtraError(package, "report", "A page with a plan") from None
 
 
 def _tiles(plan: Plan) -> list[tuple[str, str, str]]:

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
+
+import numpy as np
 
 from syncline.cluster.topology import Cluster
-from syncline.graph.opgraph import OpGraph
+from syncline.graph.opgraph import Op, OpGraph
 from syncline.planning.axes import SearchAxes
-from syncline.planning.choices import UNUSED
+from syncline.planning.choices import UNUSED, input_states
 from syncline.planning.evaluation import best_layout, row_of
 from syncline.planning.parameter_costs import Keeping
 from syncline.planning.planner import Planned, exposed_share
 from syncline.planning.prediction import Prediction
 from syncline.planning.search import Candidate, Search
+from syncline.planning.states import States
 from syncline.planning.table_builder import build_tables
 
 Shardings = dict[int, tuple[int, ...]]
@@ -32,6 +36,7 @@ class Repricer:
         self._shardings = [self._read(one) for one in self._candidates]
         self._known: dict[tuple[Cluster, int], list[Prediction | None]] = {}
         self._possible: dict[int, list[bool]] = {}
+        self._witnesses = self._find_witnesses()
 
     @property
     def cluster(self) -> Cluster:
@@ -64,7 +69,14 @@ class Repricer:
             graph,
             axes,
             state_factor=self._state_factor,
-            extra={op.id: [whole, *(shardings[op.id] for shardings in usable)] for op in graph.ops},
+            extra={
+                op.id: [
+                    whole,
+                    *(shardings[op.id] for shardings in usable),
+                    *(one for one in self._witnesses.get(op.id, ()) if self._cuts_evenly(op, one)),
+                ]
+                for op in graph.ops
+            },
             folding=self._tables.folding,
             exhaustive=False,
         )
@@ -102,14 +114,41 @@ class Repricer:
             shardings[op.id] = tuple(int(dim) for dim in rows[candidate.choice[index]])
         return shardings
 
+    def _find_witnesses(self) -> dict[int, list[tuple[int, ...]]]:
+        """Shardings of ops that ask for the layouts in which tensors with several users lie.
+
+        Layouts are tabulated only where some sharding asks for them, and it need not be one that is used.
+        """
+        found: dict[int, list[tuple[int, ...]]] = {}
+        for index, node in enumerate(self._tables.nodes):
+            if node.tensor is None or node.states is None:
+                continue
+            for layout in {one.choice[index] for one in self._candidates}:
+                for user, row in self._asking(node.tensor.id, node.states[layout]):
+                    found.setdefault(user, []).append(row)
+        return found
+
+    def _asking(self, tensor: int, layout: States) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """For each user of a tensor a sharding, if it has any, that asks for a layout of it."""
+        for user in self._tables.graph.consumers[tensor]:
+            node = self._tables.nodes[self._tables.node_of[user]]
+            if node.op is None or node.assignments is None:
+                continue
+            place = self._tables.graph.ops[user].inputs.index(tensor)
+            states = input_states(node.op.space, node.assignments, place)
+            hits = np.flatnonzero((states == layout).all(axis=1))
+            if len(hits):
+                yield node.op.id, tuple(int(dim) for dim in node.assignments[hits[0]])
+
     def _divides(self, graph: OpGraph, shardings: Shardings) -> bool:
-        sizes = self._tables.axes.sizes
-        for op in graph.ops:
-            for dim, whole in enumerate(op.space.sizes):
-                chosen = zip(shardings[op.id], sizes, strict=True)
-                if whole % math.prod(size for own, size in chosen if own == dim):
-                    return False
-        return True
+        return all(self._cuts_evenly(op, shardings[op.id]) for op in graph.ops)
+
+    def _cuts_evenly(self, op: Op, sharding: tuple[int, ...]) -> bool:
+        parts: dict[int, int] = {}
+        for dim, size in zip(sharding, self._tables.axes.sizes, strict=True):
+            if dim != UNUSED:
+                parts[dim] = parts.get(dim, 1) * size
+        return all(op.space.sizes[dim] % count == 0 for dim, count in parts.items())
 
 
 def with_bandwidth(cluster: Cluster, level: str, factor: float) -> Cluster:
