@@ -38,7 +38,7 @@ class MemoryMeter:
 
 
 def machine_memory_bytes(field: str = "MemTotal") -> int | None:
-    """Main memory of this machine: all of it, or with `MemAvailable` what is free; None if it does not tell."""
+    """Main memory of this machine, or with `MemAvailable` what is free of it; None if it does not tell."""
     return _read_kib(_MEMINFO, field)
 
 
