@@ -94,7 +94,7 @@ class PretrainedCall:
         inputs, targets = batch
         if not self._causal or self._own_loss is not None or not isinstance(inputs, Tensor):
             return
-        if inputs.shape != targets.shape or not torch.equal(inputs[:, 1:], targets[:, :-1]):
+        if inputs.shape != targets.shape or not _follows(inputs, targets):
             raise ModelError(
                 f"The model {self._name} predicts the next token, but the targets of the batch are not its "
                 "inputs one position later.\nGive the batches as mappings with input_ids and labels, or give "
@@ -128,6 +128,12 @@ class PretrainedCall:
         if self._own_loss is not None:
             return {key: value for key, value in batch.items() if key != "labels"}
         return dict(batch) if "labels" in batch else {**batch, "labels": batch[self._main_input]}
+
+
+def _follows(inputs: Tensor, targets: Tensor) -> bool:
+    """Whether targets are the inputs one position later; tensors without values, in a capture, may be."""
+    has_values = type(inputs) is Tensor and not inputs.is_meta
+    return not has_values or torch.equal(inputs[:, 1:], targets[:, :-1])
 
 
 def mask_tokens(ids: Tensor, mask_token: int) -> dict[str, Tensor]:
