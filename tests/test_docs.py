@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
     (ROOT / "docs").glob("*.md")
 )
-README_LINES = 150
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -84,7 +83,3 @@ def test_python_in_the_documentation_compiles(page: Path):
     for language, code in FENCE.findall(page.read_text(encoding="utf-8")):
         if language == "python":
             compile(code, page.name, "exec")
-
-
-def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
