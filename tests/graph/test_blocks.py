@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from graph.odd_models import Block, Sequenced
-from graph.test_models import batch_for
+from graph.test_captured_models import batch_for
 from syncline.graph import capture, capture_training
 from syncline.graph.blocks import Repetition, find_repetitions, fold
 from syncline.workloads.calling import ComputeLoss, PlainCall

@@ -110,7 +110,7 @@ def test_the_error_names_line_and_reason(broken: type[nn.Module]) -> None:
     with pytest.raises(CaptureError) as caught:
         capture(broken(), (torch.randn(3, 4),))
     message = str(caught.value)
-    assert f"test_failures.py:{_marked_line(broken)}" in message, message
+    assert f"test_capture_failures.py:{_marked_line(broken)}" in message, message
     assert BROKEN[broken].lower() in message.lower(), message
     assert "\n" in message
 
@@ -118,7 +118,7 @@ def test_the_error_names_line_and_reason(broken: type[nn.Module]) -> None:
 def test_an_error_inside_the_explained_first_call_is_explained_as_a_capture() -> None:
     compute = ComputeLoss(PlainCall(), "broken")
     batch = (torch.randn(3, 4), torch.zeros(3, dtype=torch.long))
-    with pytest.raises(CaptureError, match=f"test_failures.py:{_marked_line(DependsOnData)}"):
+    with pytest.raises(CaptureError, match=f"test_capture_failures.py:{_marked_line(DependsOnData)}"):
         capture_training(DependsOnData(), compute, batch)
 
 
