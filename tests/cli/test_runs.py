@@ -14,6 +14,8 @@ import torch
 from command import SYNCLINE, TORCHRUN, is_alive, run_command, started, wait_until
 from syncline.training.export import read_weights
 
+pytestmark = pytest.mark.timeout(300)
+
 PROGRAMS = Path(__file__).parent
 STEPS = 12
 SETTINGS = """
@@ -218,6 +220,17 @@ def test_torchrun_starts_the_ranks(folder):
     assert (summary["world_size"], summary["steps"], summary["status"]) == (2, STEPS, "ok")
     assert len(read_metrics(folder / "run")) == STEPS
     assert tomllib.loads((folder / "run" / "config.toml").read_text())["ranks"] == 2
+
+
+def test_torchrun_restarts_from_the_last_checkpoint(folder, straight, own_weights):
+    (folder / "die").write_text("7")
+    (folder / "pace").write_text("0.2")
+    without_folder = [word for word in TRAIN[3:] if word not in ("-o", "run")]
+    ended = run(*TORCHRUN, "--max-restarts", "1", "-m", "syncline", *without_folder, folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "runs/own_models-net-data-001\n"
+    assert (folder / "steps-1").read_text().count("\n") == 7 + (STEPS - 4)
+    assert_same_run(folder / "runs" / "own_models-net-data-001", straight[0], own_weights)
 
 
 def test_a_mistake_under_torchrun_is_shown_once(folder):

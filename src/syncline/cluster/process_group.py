@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from syncline.cluster.device import backend_for
-from syncline.cluster.rank import launched_by_torchrun
+from syncline.cluster.rank import Rank, current_rank, launched_by_torchrun
 
 TIMEOUT = timedelta(minutes=10)
 
@@ -19,12 +19,23 @@ def init_process_group(device: torch.device) -> None:
     """Join the ranks of this run; a process that no launcher started makes a group of its own."""
     backend = backend_for(device.type)
     device_id = None if device.type == "cpu" else device
-    if launched_by_torchrun():
-        dist.init_process_group(backend, timeout=TIMEOUT, device_id=device_id)
-    else:
-        dist.init_process_group(
-            backend, store=dist.HashStore(), rank=0, world_size=1, timeout=TIMEOUT, device_id=device_id
-        )
+    rank = current_rank()
+    dist.init_process_group(
+        backend,
+        store=_open_store(rank),
+        rank=rank.index,
+        world_size=rank.world_size,
+        timeout=TIMEOUT,
+        device_id=device_id,
+    )
+
+
+def _open_store(rank: Rank) -> dist.Store:
+    if not launched_by_torchrun():
+        return dist.HashStore()
+    store, _, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    # Torchrun keeps its store when it starts ranks again, and with it the addresses of those that died.
+    return dist.PrefixStore(f"start-{rank.restarts}", store)
 
 
 @contextmanager
