@@ -23,12 +23,20 @@ VALUE = 3
 MODEL = nn.Linear(4, 2)
 INPUT = InputSpec(kind="features", shape=(8,), classes=4)
 
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.idle = nn.Linear(8, 4), nn.Linear(8, 4)
+    def forward(self, inputs): return self.used(inputs)
+
 def build(): return nn.Linear(4, 2)
 def needs_width(width): return nn.Linear(width, 2)
 def gives_number(): return 7
-def gives_nothing(): pass
 def raises(): raise ValueError("the weights are gone")
 def narrow(): return Workload(model=nn.Linear(5, 4), input=INPUT)
+def frozen(): return Workload(model=nn.Linear(8, 4).requires_grad_(False), input=INPUT)
+def no_optimizer(): return Workload(model=nn.Linear(8, 4), input=INPUT, optimizer=lambda parameters: 3)
+def unused(): return Workload(model=Unused(), input=INPUT)
 def loss_by_row():
     print("a word from the model")
     return Workload(model=nn.Linear(8, 4), input=INPUT, loss=nn.CrossEntropyLoss(reduction="none"))
@@ -260,28 +268,32 @@ def test_mistake_is_refused_before_anything_starts(arguments, title, words, capf
 
 
 @pytest.mark.parametrize(
-    ("function", "title", "words"),
+    ("arguments", "title", "words"),
     [
         (
-            "gives_number",
+            "own:gives_number",
             "Wrong model",
             ["own:gives_number returned a value of type int", "nn.Module or a Workload"],
         ),
-        ("gives_nothing", "Wrong model", ["NoneType", "return statement missing?"]),
-        ("raises", "Wrong model", ["ValueError: the weights are gone", "own.py, line 14"]),
-        ("build", "Wrong setting", ["nothing says what own:build takes", "[input]", "shape = [3, 32, 32]"]),
-        ("narrow", "Wrong model", ["cannot take the batch (float32 (16, 8)", "16x8 and 5x4", "--data"]),
-        ("loss_by_row", "Wrong model", ["has the shape (16,)", "loss.mean()"]),
+        ("own:raises -o new", "Wrong model", ["ValueError: the weights are gone", "own.py, line 19"]),
+        (
+            "own:build",
+            "Wrong setting",
+            ["nothing says what own:build takes", "[input]", "shape = [3, 32, 32]"],
+        ),
+        (
+            "own:narrow -o new",
+            "Wrong model",
+            ["cannot take the batch (float32 (16, 8)", "16x8 and 5x4", "--data"],
+        ),
+        ("own:loss_by_row", "Wrong model", ["has the shape (16,)", "loss.mean()"]),
+        ("own:frozen", "Wrong model", ["own:frozen has no parameter to train", "requires_grad"]),
+        ("own:no_optimizer", "Wrong model", ["own:no_optimizer", "type int", "torch.optim.Optimizer"]),
+        ("own:unused", "Wrong model", ["idle.weight, idle.bias", "data:find-unused=true"]),
     ],
 )
-def test_mistake_that_a_rank_finds(function, title, words, capfd, folder):
-    assert_refused(f"train own:{function} --strategy single -o new", title, words, capfd, folder)
-
-
-def test_a_refused_run_below_the_default_folder_leaves_none(capfd, folder):
-    assert run(["train", "own:narrow", "--strategy", "single"]) == 2
-    assert "runs/own-narrow-single-001" in capfd.readouterr().err
-    assert not (folder / "runs").exists()
+def test_mistake_that_a_rank_finds(arguments, title, words, capfd, folder):
+    assert_refused(f"train --strategy data --ranks 1 {arguments}", title, words, capfd, folder)
 
 
 def test_diverging_loss_keeps_the_folder(capfd, folder):

@@ -228,6 +228,23 @@ def evaluate_twice(course: Course) -> tuple[float, float]:
     return first.item() / dist.get_world_size(), again.item() / dist.get_world_size()
 
 
+def evaluate_between(course: Course) -> tuple[list[float], dict[str, Tensor]]:
+    """Train, evaluate, take the state and put it back, and go on training."""
+    step, batches = prepare(course)
+    losses = []
+    for number in range(course.steps):
+        losses.append(train_once(step, batches, number))
+        step.evaluate(batches.rows(0, step.rows(BATCH)))
+        step.load_state_dict(step.state_dict())
+    return losses, whole_weights(step)
+
+
+@pytest.mark.parametrize("strategy", EXACT)
+def test_evaluating_and_saving_between_steps_changes_nothing(strategy, run_ranks, reference):
+    wanted = reference(Course("single", "gpt2-tiny", steps=4))
+    assert_same(run_ranks(evaluate_between, 2, Course(strategy, "gpt2-tiny", steps=4))[0], wanted)
+
+
 @pytest.mark.parametrize("strategy", EXACT)
 def test_evaluation_changes_nothing(strategy, run_ranks):
     first, again = run_ranks(evaluate_twice, 2, Course(strategy, "gpt2-tiny"))[0]

@@ -173,6 +173,15 @@ def test_a_loss_that_is_not_finite_stops_the_run(run_ranks, tmp_path):
     assert all(tensor.isfinite().all() for tensor in read_weights(folder).values())
 
 
+def test_a_learning_rate_may_change_on_resume(run_ranks, tmp_path):
+    slow, fast = (OptimizerConfig(lr=rate) for rate in (1e-4, 1e-3))
+    first = config("zero1", steps=2, schedule=ScheduleConfig(), optimizer=slow)
+    folder = new_folder(tmp_path / "run", first)
+    run_ranks(run, 2, first, folder)
+    run_ranks(run, 2, config("zero1", steps=4, schedule=ScheduleConfig(), optimizer=fast), folder, True)
+    assert [rate for _, _, rate in read_losses(folder)] == [1e-4, 1e-4, 1e-3, 1e-3]
+
+
 def test_target_loss_is_timed(run_ranks, tmp_path):
     course = config("data", model="gpt2-tiny", steps=30, target_loss=4.5, schedule=ScheduleConfig())
     folder = new_folder(tmp_path / "run", course)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from syncline.errors import StrategyError
+from syncline.errors import ModelError, StrategyError
 from syncline.strategies.gradient_step import GradientStep, check_even_rows, prepare_model
 from syncline.strategies.protocol import Job, TrainStep
 
@@ -40,7 +40,13 @@ class DataParallel:
         """Wrap the model in DDP."""
         model = prepare_model(job)
         replica = replicate(model, job, bucket_mb=self.bucket_mb, find_unused=self.find_unused)
-        return GradientStep(job, model=model, forward=replica, gradient_sync=sync_on_last(replica))
+        return GradientStep(
+            job,
+            model=model,
+            forward=replica,
+            gradient_sync=sync_on_last(replica),
+            check_gradients=None if self.find_unused else refuse_unused,
+        )
 
 
 def replicate(
@@ -54,6 +60,17 @@ def replicate(
         find_unused_parameters=find_unused,
         gradient_as_bucket_view=True,
     )
+
+
+def refuse_unused(model: nn.Module) -> None:
+    """Refuse parameters without a gradient: DDP waits for them, and the rest is not averaged meanwhile."""
+    unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    if unused:
+        shown = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if len(unused) > 5 else "")
+        raise ModelError(
+            f"These parameters get no gradient, for the loss does not depend on them: {shown}.\n"
+            "Freeze them with requires_grad_(False), or use --strategy data:find-unused=true, or sharded."
+        )
 
 
 def sync_on_last(replica: DistributedDataParallel) -> Callable[[bool], AbstractContextManager[Any]]:

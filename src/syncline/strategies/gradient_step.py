@@ -37,12 +37,17 @@ class GradientStep:
         forward: nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         gradient_sync: GradientSync = no_gradient_sync,
+        check_gradients: Callable[[nn.Module], None] | None = None,
     ) -> None:
-        """`forward` is what is called (a wrapper of `model`, such as DDP); by default the model."""
+        """`forward` is what is called (a wrapper of `model`, such as DDP); by default the model.
+
+        `check_gradients` looks at the model once, after the first backward.
+        """
         self.model = model
         self.optimizer = optimizer or job.optimizer
         self._forward = forward or model
         self._gradient_sync = gradient_sync
+        self._check_gradients = check_gradients
         self._compute_loss = job.compute_loss
         self._rank = job.rank
         self._device = job.device
@@ -59,6 +64,9 @@ class GradientStep:
                     loss = self._compute_loss(self._forward, part) / len(parts)
                 loss.backward()
             total += loss.detach()
+        if self._check_gradients is not None:
+            self._check_gradients(self.model)
+            self._check_gradients = None
         self._clip()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

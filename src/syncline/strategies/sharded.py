@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -14,6 +15,7 @@ from syncline.strategies.blocks import find_blocks
 from syncline.strategies.gradient_step import GradientStep, check_even_rows, prepare_model
 from syncline.strategies.protocol import Job, TrainStep
 from syncline.strategies.rebinding import parameter_names, rebind
+from syncline.workloads.workload import Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class Sharded:
             _sync_gradients(root, last)
             return nullcontext()
 
-        return GradientStep(job, model=model, gradient_sync=sync)
+        return _ShardedStep(job, model=model, gradient_sync=sync)
 
     def _mesh(self, job: Job) -> DeviceMesh:
         world_size = job.rank.world_size
@@ -62,6 +64,17 @@ class Sharded:
             return init_device_mesh(job.device.type, (world_size,), mesh_dim_names=("dp_shard",))
         shape = (world_size // group, group)
         return init_device_mesh(job.device.type, shape, mesh_dim_names=("dp_replicate", "dp_shard"))
+
+
+class _ShardedStep(GradientStep):
+    """The step whose weights are shards again after each forward, also without a backward."""
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        loss = super().evaluate(batch)
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return loss
 
 
 def _sync_gradients(root: FSDPModule, wanted: bool) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from syncline.strategies.data import replicate, sync_on_last
+from syncline.strategies.data import refuse_unused, replicate, sync_on_last
 from syncline.strategies.gradient_step import GradientStep, check_even_rows, prepare_model
 from syncline.strategies.protocol import Job, TrainStep
 from syncline.strategies.rebinding import constructor_defaults
@@ -52,7 +52,12 @@ class _Zero1Step(GradientStep):
         shared: ZeroRedundancyOptimizer,
     ) -> None:
         super().__init__(
-            job, model=model, forward=replica, optimizer=shared, gradient_sync=sync_on_last(replica)
+            job,
+            model=model,
+            forward=replica,
+            optimizer=shared,
+            gradient_sync=sync_on_last(replica),
+            check_gradients=refuse_unused,
         )
         # One set of groups: a schedule may act on the optimizer that was handed in or on this one.
         shared.param_groups = job.optimizer.param_groups

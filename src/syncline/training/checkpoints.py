@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,6 +55,7 @@ class Checkpoints:
         self._group = _open_group()
         self._pending: Future[Any] | None = None
         self._finish_error: OSError | None = None
+        self._finished = threading.Event()
         if self._is_first:
             folder.mkdir(parents=True, exist_ok=True)
             for partial in folder.glob("*.partial"):
@@ -68,6 +70,7 @@ class Checkpoints:
         )
         if not isinstance(future, Future):
             raise TypeError(f"async_save returned {type(future)}, not a future")
+        self._finished.clear()
         if self._is_first:
             future.add_done_callback(lambda done: self._finish(done, partial, info))
         self._pending = future
@@ -79,6 +82,9 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         try:
             pending.result()
+            # A future is done before its callbacks have run.
+            if self._is_first:
+                self._finished.wait()
             if self._finish_error is not None:
                 raise self._finish_error
         except (OSError, dcp.CheckpointException) as error:
@@ -88,6 +94,8 @@ class Checkpoints:
                 f"A checkpoint could not be written to {self.folder}: {error}\n{kept}\n"
                 "Is the disk full, or the folder not writable?"
             ) from error
+        # No rank may look for the newest checkpoint before the first one has renamed it.
+        dist.barrier(self._group)
 
     def close(self) -> None:
         """Wait for the last save and end the group."""
@@ -102,9 +110,9 @@ class Checkpoints:
         step.load_state_dict(state)
 
     def _finish(self, done: Future[Any], partial: Path, info: CheckpointInfo) -> None:
-        if done.exception() is not None:
-            return
         try:
+            if done.exception() is not None:
+                return
             write_json(partial / INFO_FILE, asdict(info))
             final = partial.with_suffix("")
             if final.exists():
@@ -114,6 +122,8 @@ class Checkpoints:
                 shutil.rmtree(old)
         except OSError as error:
             self._finish_error = error
+        finally:
+            self._finished.set()
 
 
 def _open_group() -> dist.ProcessGroup:

@@ -19,7 +19,7 @@ from syncline.training.loop import Loop, LoopParts
 from syncline.training.measurements import Measurements
 from syncline.training.progress import progress_view
 from syncline.training.run_folder import CHECKPOINTS_FOLDER
-from syncline.training.schedule import default_optimizer, make_schedule, optimizer_factory
+from syncline.training.schedule import make_optimizer, make_schedule
 from syncline.training.seeding import seed_everything
 from syncline.training.sinks import open_sinks
 from syncline.training.stop_flag import StopFlag
@@ -45,11 +45,9 @@ def prepare_run(config: TrainConfig, rank: Rank, device: torch.device) -> Run:
     seed_everything(config.seed)
     workload = load_workload(config.model, data=config.data, seed=config.seed, input=config.input)
     model = workload.build_model().to(device)
-    settings = config.optimizer or default_optimizer(workload.input)
-    make_optimizer = workload.optimizer or optimizer_factory(settings)
     job = Job(
         model=model,
-        optimizer=make_optimizer(model.parameters()),
+        optimizer=make_optimizer(workload, config.optimizer, model),
         compute_loss=workload.compute_loss,
         rank=rank,
         device=device,
@@ -109,6 +107,12 @@ def _load(run: Run, checkpoints: Checkpoints, path: Path | None) -> CheckpointIn
     if path is None:
         return None
     info = read_info(path)
+    groups = run.step.optimizer.param_groups
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
     checkpoints.load(run.step, path)
+    # The settings of this start win over those of the one before: a learning rate may be changed on resume.
+    for group, own in zip(groups, settings, strict=True):
+        group.pop("initial_lr", None)
+        group.update(own)
     run.batches.load_state_dict(info.data_state, done=info.step)
     return info

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from syncline.errors import ModelError
 from syncline.training.config import OptimizerConfig, ScheduleConfig
+from syncline.workloads.load import LoadedWorkload
 from syncline.workloads.workload import InputSpec, OptimizerFactory
 
 
@@ -32,6 +35,36 @@ def optimizer_factory(config: OptimizerConfig) -> OptimizerFactory:
         return kind(parameters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
 
     return make
+
+
+def make_optimizer(
+    workload: LoadedWorkload, config: OptimizerConfig | None, model: nn.Module
+) -> torch.optim.Optimizer:
+    """The workload's own optimizer, or the one that the settings name, for this model.
+
+    Raises:
+        ModelError: There is nothing to train, or the user's own function does not make an optimizer.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(
+            f"{workload.name} has no parameter to train: all are frozen, or there are none.\n"
+            "Leave requires_grad on for those that training shall change."
+        )
+    if workload.optimizer is None:
+        return optimizer_factory(config or default_optimizer(workload.input))(model.parameters())
+    try:
+        optimizer = workload.optimizer(model.parameters())
+    except Exception as error:
+        raise ModelError(
+            f"The optimizer of {workload.name} cannot be made: {type(error).__name__}: {error}\n"
+            "It is made by calling Workload.optimizer with the model's parameters."
+        ) from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ModelError(
+            f"The optimizer function of {workload.name} returns a value of type {type(optimizer).__name__}; "
+            "it must return a torch.optim.Optimizer."
+        )
+    return optimizer
 
 
 def rate_factor(config: ScheduleConfig, steps: int) -> Callable[[int], float]:
