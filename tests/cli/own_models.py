@@ -39,7 +39,8 @@ def obey_files(step):
     `pid-N` tells a rank's process, `steps-N` has a line for each step that it made.
     """
     rank = current_rank().index
-    Path(f"pid-{rank}").write_text(str(os.getpid()))
+    if step == 1:
+        Path(f"pid-{rank}").write_text(str(os.getpid()))
     with Path(f"steps-{rank}").open("a") as file:
         print(step, file=file)
     if Path("pace").exists():

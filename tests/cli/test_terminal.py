@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from command import SYNCLINE, wait_until
+from command import SYNCLINE
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -93,7 +93,6 @@ def test_a_killed_rank_leaves_a_usable_terminal(tmp_path):
     with screen_of((*TRAIN, "--steps", "10000"), tmp_path) as screen:
         while "loss 1." not in screen.text:
             assert screen.read_on(), screen.text
-        wait_until((tmp_path / "pid-0").exists, "the first step")
         os.kill(int((tmp_path / "pid-0").read_text()), signal.SIGKILL)
         while screen.read_on():
             pass
