@@ -47,8 +47,10 @@ class RankPool:
             for pipe in self._pipes:
                 pipe.send((sys.path, job))
             results, failures = self._gather(timeout_s)
+            if failures:
+                # Before the folder goes: a rank that still runs would write its store anew.
+                self.kill()
         if failures:
-            self.kill()
             report = "\n".join(f"--- rank {rank} ---\n{text}" for rank, text in sorted(failures.items()))
             raise RanksFailedError(f"{len(failures)} of {self.world_size} ranks failed\n{report}")
         return [results[rank] for rank in range(self.world_size)]

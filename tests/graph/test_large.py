@@ -7,19 +7,21 @@ import subprocess
 import sys
 
 PROGRAM = """
-import json, resource, time, torch
+import json, time, torch
+from syncline.cluster.memory import MemoryMeter
 from syncline.graph import capture_training
 from syncline.graph.blocks import find_repetitions
 from syncline.workloads.calling import ComputeLoss, PlainCall
 from syncline.workloads.models.registry import parse_model
 
+meter = MemoryMeter(torch.device("cpu"))
 model = parse_model("llama-70b").build(device="meta")
 tokens = torch.empty(8, 4096, dtype=torch.long, device="meta")
 start = time.process_time()
 graph = capture_training(model, ComputeLoss(PlainCall(), "llama-70b"), (tokens, tokens))
 print(json.dumps({
     "cpu_s": time.process_time() - start,
-    "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    "bytes": meter.peak_bytes(),
     "parameters": graph.parameter_count,
     "expected": sum(one.numel() for one in model.parameters()),
     "unruled": len(graph.unruled),
