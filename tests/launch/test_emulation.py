@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from syncline.errors import ClusterError
 from syncline.launch.emulated import check_emulation_possible
-from syncline.launch.emulation import Emulation, parse_emulation
+from syncline.cluster.emulation import Emulation, parse_emulation
 from syncline.launch.link import node_address
 
 

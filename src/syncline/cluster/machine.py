@@ -14,6 +14,7 @@ import torch
 
 from syncline.cluster.datasheets import DEVICES, PCIE3
 from syncline.cluster.device import device_type
+from syncline.cluster.emulation import Emulation
 from syncline.cluster.topology import NETWORK_LEVEL, NODE_LEVEL, Cluster, Device, Level
 from syncline.errors import ClusterError
 
@@ -33,8 +34,10 @@ _GPU_MEMORY_BYTES_PER_S = 500e9
 _LOOPBACK_BYTES_PER_S = 1e9
 _LOOPBACK_LATENCY_S = 100e-6
 
-# A gigabit Ethernet adapter in each machine, less the headers of Ethernet, IP and TCP.
-_ETHERNET_BYTES_PER_S = 0.94 * 1e9 / 8
+# What the headers of Ethernet, IP and TCP leave of a link's rate.
+_PAYLOAD = 0.94
+# A gigabit Ethernet adapter in each machine.
+_ETHERNET_BYTES_PER_S = _PAYLOAD * 1e9 / 8
 _ETHERNET_LATENCY_S = 150e-6
 
 
@@ -99,6 +102,28 @@ def machines_like_this(name: str, *, nodes: int, per_node: int) -> Cluster:
             ),
         ),
         source="not measured: this machine's memory, ordinary rates, gigabit Ethernet between nodes",
+    )
+
+
+def emulated_machines(name: str, emulation: Emulation) -> Cluster:
+    """The emulated nodes of this machine: all their ranks share its cores, links have the rate given."""
+    per_node, ranks = emulation.ranks_per_node, emulation.world_size
+    bits_per_s = emulation.bits_per_s
+    crowding = max(1.0, ranks / core_count())
+    rate = _LOOPBACK_BYTES_PER_S / crowding if bits_per_s is None else _PAYLOAD * bits_per_s / 8 / per_node
+    return Cluster(
+        name=name,
+        device=_share_of_cores(ranks),
+        levels=(
+            _inside("cpu", per_node),
+            Level(
+                name=NETWORK_LEVEL,
+                size=emulation.nodes,
+                bytes_per_s=rate,
+                latency_s=_LOOPBACK_LATENCY_S * crowding,
+            ),
+        ),
+        source="not measured: this machine's memory, ordinary rates, emulated links",
     )
 
 

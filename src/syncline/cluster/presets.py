@@ -7,7 +7,8 @@ from pathlib import Path
 
 from syncline.cluster.cluster_file import load_cluster
 from syncline.cluster.datasheets import PRESETS
-from syncline.cluster.machine import devices_here, machines_like_this
+from syncline.cluster.emulation import parse_emulation
+from syncline.cluster.machine import devices_here, emulated_machines, machines_like_this
 from syncline.cluster.topology import Cluster
 from syncline.errors import ClusterError, unknown_name
 
@@ -15,6 +16,7 @@ LOCAL = "local"
 """The preset for this machine as it is."""
 
 _SHORT_FORM = re.compile(r"(\d+)x(\d+)")
+_EMULATED = re.compile(r"\d+x\d+@.*")
 
 
 def preset_names() -> tuple[str, ...]:
@@ -26,8 +28,9 @@ def cluster_from(text: str) -> Cluster:
     """The cluster that a text means.
 
     Args:
-        text: The path of a `cluster.toml`; `2x4`, which is 2 nodes like this machine with 4 devices each; a
-            preset such as `a100-dgx` (one node) or `a100-dgx:4` (4 nodes).
+        text: The path of a `cluster.toml`; `2x4`, which is 2 nodes like this machine with 4 devices each;
+            `2x2@200mbit`, nodes emulated on this machine; a preset such as `a100-dgx` (one node) or
+            `a100-dgx:4` (4 nodes).
 
     Raises:
         ClusterError: There is no such file or preset, or the file is wrong.
@@ -36,6 +39,8 @@ def cluster_from(text: str) -> Cluster:
     if short is not None:
         nodes, per_node = (_count(part, text) for part in short.groups())
         return machines_like_this(text, nodes=nodes, per_node=per_node)
+    if _EMULATED.fullmatch(text):
+        return emulated_machines(text, parse_emulation(text))
     name, colon, nodes_text = text.partition(":")
     if name in preset_names():
         nodes = _count(nodes_text, text) if colon else 1

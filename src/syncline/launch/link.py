@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from syncline.launch.emulation import Emulation
+from syncline.cluster.emulation import Emulation
 from syncline.launch.namespaces import network_namespace, run_batch
 
 INTERFACE = "eth0"
