@@ -127,6 +127,8 @@ def _run(rank: int, world_size: int, path: list[str], job: bytes) -> Any:
         "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
     )
     try:
+        # A rank that is done before another has connected would break that one's connection.
+        dist.barrier()
         return function(*arguments)
     finally:
         dist.destroy_process_group()
