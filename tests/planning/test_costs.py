@@ -47,38 +47,39 @@ def test_a_summed_dim_leaves_the_output_partial_and_a_lacking_input_its_gradient
 
 
 def test_products_use_every_device_where_they_can():
-    axes = two_by_two()
-    op = op_called(stack_of_linears((8, 16), 4), "linear")
-    rows = enumerate_assignments(op, axes)
+    axes, graph = two_by_two(), stack_of_linears((8, 16), 4)
+    op = op_called(graph, "linear")
+    rows = enumerate_assignments(graph, op, axes)
     assert (rows != UNUSED).all()
     assert len(rows) == 9
-    assert len(legal_assignments(op, axes)) == 16
+    assert len(legal_assignments(graph, op, axes)) == 16
 
 
 def test_only_even_parts_are_legal():
-    axes = two_by_two()
-    op = op_called(stack_of_linears((8, 6), 2), "linear")
+    axes, graph = two_by_two(), stack_of_linears((8, 6), 2)
+    op = op_called(graph, "linear")
     m, n = op.space.dims[0].name, "n"
-    legal = legal_assignments(op, axes).tolist()
+    legal = legal_assignments(graph, op, axes).tolist()
     assert assigned(op, m, m)[0].tolist() not in legal  # 2 samples on 4 devices
     assert assigned(op, n, n)[0].tolist() not in legal  # 6 outputs on 4 devices
     assert assigned(op, m, n)[0].tolist() in legal
 
 
 def test_extra_shardings_are_added_once_and_only_if_legal():
-    axes = two_by_two()
-    op = op_called(stack_of_linears((8, 6), 2), "linear")
+    axes, graph = two_by_two(), stack_of_linears((8, 6), 2)
+    op = op_called(graph, "linear")
     m = op.space.index(op.space.dims[0].name)
-    base = enumerate_assignments(op, axes)
+    base = enumerate_assignments(graph, op, axes)
     idle = (UNUSED, UNUSED)
-    more = enumerate_assignments(op, axes, [idle, idle, (m, m), tuple(base[0])])
+    more = enumerate_assignments(graph, op, axes, [idle, idle, (m, m), tuple(base[0])])
     assert len(more) == len(base) + 1
     assert more[-1].tolist() == list(idle)
 
 
 def test_one_device_has_one_sharding():
-    op = op_called(stack_of_linears((8, 6), 2), "linear")
-    assert enumerate_assignments(op, search_axes(made_up_cluster(1, 1))).shape == (1, 0)
+    graph = stack_of_linears((8, 6), 2)
+    axes = search_axes(made_up_cluster(1, 1))
+    assert enumerate_assignments(graph, op_called(graph, "linear"), axes).shape == (1, 0)
 
 
 # Compute
@@ -122,7 +123,7 @@ def test_views_are_free():
         model = nn.Sequential(nn.Linear(8, 6), nn.Unflatten(1, (2, 3)), nn.Flatten(), nn.Linear(6, 4))
         graph = capture(model, (torch.empty(4, 8), torch.empty(4, 4)), loss=F.mse_loss)
     view = next(op for op in graph.ops if op.is_view)
-    costs = op_costs(graph, view, two_by_two(), legal_assignments(view, two_by_two()))
+    costs = op_costs(graph, view, two_by_two(), legal_assignments(graph, view, two_by_two()))
     assert not costs.forward_s.any()
     assert not costs.backward_s.any()
 

@@ -13,7 +13,7 @@ import numpy as np
 from syncline.graph.opgraph import Op, OpGraph
 from syncline.planning.axes import SearchAxes
 from syncline.planning.choices import UNUSED
-from syncline.planning.roles import batch_dims
+from syncline.planning.roles import batch_dims, splittable_dims
 from syncline.planning.tables import Tables
 
 Shardings = dict[int, tuple[int, ...]]
@@ -26,7 +26,7 @@ def data_parallel(graph: OpGraph, axes: SearchAxes) -> Shardings:
     """Every op is split over the batch, over all axes that it has room for."""
     batch = batch_dims(graph)
     wish = lambda op: [(batch.get(op.id), range(len(axes.axes)))]  # noqa: E731
-    return {op.id: _fit(op, axes, wish(op)) for op in graph.ops}
+    return {op.id: _fit(graph, op, axes, wish(op)) for op in graph.ops}
 
 
 def tensor_parallel(graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int]) -> Shardings:
@@ -40,7 +40,7 @@ def tensor_parallel(graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int])
         dim = _model_dim(op, cut)
         if dim is not None and dim == batch.get(op.id):
             dim = None
-        shardings[op.id] = _fit(op, axes, [(batch.get(op.id), data_axes), (dim, model_axes)])
+        shardings[op.id] = _fit(graph, op, axes, [(batch.get(op.id), data_axes), (dim, model_axes)])
         if dim is not None and any(shardings[op.id][axis] == dim for axis in model_axes):
             _follow(op, dim, cut)
     return shardings
@@ -54,7 +54,7 @@ def one_weird_trick(graph: OpGraph, axes: SearchAxes) -> Shardings:
     for op in graph.ops:
         is_product = _name(op) in _PRODUCTS
         dim = op.space.index("n") if is_product and _has(op, "n") else batch.get(op.id)
-        shardings[op.id] = _fit(op, axes, [(dim, everything)])
+        shardings[op.id] = _fit(graph, op, axes, [(dim, everything)])
     return shardings
 
 
@@ -66,7 +66,7 @@ def split_vocabulary(graph: OpGraph, axes: SearchAxes) -> Shardings:
     for op in graph.ops:
         name = {"embedding": "v", "linear": "n", "cross_entropy_loss": "c"}.get(_name(op))
         dim = op.space.index(name) if name and _has(op, name) else batch.get(op.id)
-        shardings[op.id] = _fit(op, axes, [(dim, everything), (batch.get(op.id), everything)])
+        shardings[op.id] = _fit(graph, op, axes, [(dim, everything), (batch.get(op.id), everything)])
     return shardings
 
 
@@ -118,10 +118,12 @@ def _follow(op: Op, dim: int, cut: dict[int, int]) -> None:
             cut[tensor] = position[0]
 
 
-def _fit(op: Op, axes: SearchAxes, wishes: Sequence[tuple[int | None, Sequence[int]]]) -> tuple[int, ...]:
+def _fit(
+    graph: OpGraph, op: Op, axes: SearchAxes, wishes: Sequence[tuple[int | None, Sequence[int]]]
+) -> tuple[int, ...]:
     """Gives axes to dims as wished, as far as they can be split evenly."""
     chosen = [UNUSED] * len(axes.axes)
-    left = {dim: op.space.dims[dim].size for dim in op.space.contiguous}
+    left = {dim: op.space.dims[dim].size for dim in splittable_dims(graph, op)}
     for dim, wanted in wishes:
         for axis in wanted:
             size = axes.axes[axis].size

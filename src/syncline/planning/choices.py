@@ -2,7 +2,7 @@
 
 A sharding gives each axis to one iteration dim of the op, or to none (the op is then repeated over the
 axis). What is legal follows from the op's iteration space: only dims that can be split, into parts that
-divide them evenly, and such that every tensor is cut into contiguous blocks.
+divide them evenly, and such that every tensor that ops share is cut into contiguous blocks.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from syncline.graph.opgraph import Op
+from syncline.graph.opgraph import Op, OpGraph
 from syncline.graph.space import DimKind, IterationSpace, Operand
 from syncline.planning.axes import SearchAxes
+from syncline.planning.roles import splittable_dims
 from syncline.planning.states import PARTIAL, WHOLE, States
 
 UNUSED = -1
@@ -22,13 +23,15 @@ Assignments = npt.NDArray[np.int8]
 """One sharding a row: for each axis the iteration dim that it splits, or UNUSED."""
 
 
-def enumerate_assignments(op: Op, axes: SearchAxes, extra: Sequence[tuple[int, ...]] = ()) -> Assignments:
+def enumerate_assignments(
+    graph: OpGraph, op: Op, axes: SearchAxes, extra: Sequence[tuple[int, ...]] = ()
+) -> Assignments:
     """The shardings of an op that are worth weighing, in a fixed order, and the given ones.
 
     An op uses every axis that it can: repeating work on several devices is weighed only where no dim can be
     split further and, for ops without products, over axes of the innermost level, where gathering is cheap.
     """
-    legal = legal_assignments(op, axes)
+    legal = legal_assignments(graph, op, axes)
     inner = [axis.level == 0 and not op.space.flop_terms for axis in axes.axes]
     most = _used(axes, legal).max()
     chosen = legal[_used(axes, legal, idle=inner) == most]
@@ -38,10 +41,10 @@ def enumerate_assignments(op: Op, axes: SearchAxes, extra: Sequence[tuple[int, .
     return np.concatenate([chosen, more[new & _divides(op.space, axes, more)]])
 
 
-def legal_assignments(op: Op, axes: SearchAxes) -> Assignments:
+def legal_assignments(graph: OpGraph, op: Op, axes: SearchAxes) -> Assignments:
     """All shardings of an op whose parts are equal, whether or not they use every device."""
     count = len(axes.axes)
-    bins = np.array([UNUSED, *op.space.contiguous], dtype=np.int8)
+    bins = np.array([UNUSED, *splittable_dims(graph, op)], dtype=np.int8)
     places = np.indices((len(bins),) * count).reshape(count, -1).T if count else np.zeros((1, 0), dtype=int)
     every = bins[places]
     return every[_divides(op.space, axes, every)]

@@ -59,7 +59,7 @@ def pinned_shardings(
         _check(pin, graph, axes)
     for op_id, numbers in pin_labels(graph, pins).items():
         op = graph.ops[op_id]
-        rows = legal_assignments(op, axes)
+        rows = legal_assignments(graph, op, axes)
         for number in numbers:
             rows = rows[_allowed(pins[number], op, rows, axes, batch)]
         if not len(rows):

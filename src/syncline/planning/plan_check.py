@@ -9,7 +9,7 @@ from collections.abc import Collection
 from syncline.errors import PlanningError, unknown_name
 from syncline.graph.opgraph import Op, OpGraph
 from syncline.planning.plan import OpSharding, Plan
-from syncline.planning.roles import constant_ops
+from syncline.planning.roles import constant_ops, splittable_dims
 
 
 def check_plan(plan: Plan, graph: OpGraph) -> None:
@@ -34,7 +34,7 @@ def check_plan(plan: Plan, graph: OpGraph) -> None:
     _check_axes(plan)
     constant = constant_ops(graph)
     for op in graph.ops:
-        _check_op(op, plan.ops[op.name], plan, constant)
+        _check_op(graph, op, plan.ops[op.name], plan, constant)
     tied = sorted(plan.tied.keys() - graph.parameters.keys())
     if tied:
         raise PlanningError("In `tied`: " + unknown_name("parameter", tied[0], graph.parameters))
@@ -55,9 +55,9 @@ def _check_axes(plan: Plan) -> None:
         raise PlanningError(f"The axis '{small.name}' has the size {small.size}; it must be at least 1.")
 
 
-def _check_op(op: Op, sharding: OpSharding, plan: Plan, constant: Collection[int]) -> None:
+def _check_op(graph: OpGraph, op: Op, sharding: OpSharding, plan: Plan, constant: Collection[int]) -> None:
     sizes = {axis.name: axis.size for axis in plan.axes}
-    dims = {op.space.dims[index].name: op.space.dims[index].size for index in op.space.contiguous}
+    dims = {op.space.dims[index].name: op.space.dims[index].size for index in splittable_dims(graph, op)}
     if op.id in constant:
         dims = {}
     used: dict[str, str] = {}

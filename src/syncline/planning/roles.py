@@ -1,4 +1,4 @@
-"""What the dims of ops mean to people: which one is the batch, which ops are products, who feeds whom."""
+"""What the dims of ops mean in a graph: the batch, which can be split, which ops are constant."""
 
 from __future__ import annotations
 
@@ -22,6 +22,28 @@ def batch_dims(graph: OpGraph) -> dict[int, int]:
             if position is not None and position[1] == 0:
                 place[tensor] = position[0]
     return found
+
+
+def own_parameters(graph: OpGraph, op: Op) -> tuple[int, ...]:
+    """The places of the parameters among an op's inputs that nothing else takes."""
+    return tuple(
+        place
+        for place, tensor in enumerate(op.inputs)
+        if graph.tensors[tensor].kind is TensorKind.PARAMETER
+        and len(graph.consumers[tensor]) == 1
+        and op.inputs.count(tensor) == 1
+    )
+
+
+def splittable_dims(graph: OpGraph, op: Op) -> tuple[int, ...]:
+    """The dims of an op that a plan may split: every tensor is cut into contiguous blocks.
+
+    Only the op's own parameters may be strided, since no other op minds how they lie: the gates of an LSTM
+    are, when its units are split.
+    """
+    if len(op.space.contiguous) == len(op.space.splittable):
+        return op.space.contiguous
+    return op.space.contiguous_beside(own_parameters(graph, op))
 
 
 def constant_ops(graph: OpGraph) -> frozenset[int]:

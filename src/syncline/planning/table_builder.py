@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from syncline.graph.opgraph import Op, OpGraph, Tensor, TensorKind
+from syncline.graph.opgraph import Op, OpGraph, Tensor
 from syncline.planning.axes import SearchAxes
 from syncline.planning.choices import (
     UNUSED,
@@ -19,7 +19,7 @@ from syncline.planning.choices import (
 from syncline.planning.folding import Folding, Stream, Use, fold
 from syncline.planning.op_costs import local_sizes, op_costs, operand_elements
 from syncline.planning.parameter_costs import ParameterCosts, frozen_costs, parameter_costs
-from syncline.planning.roles import constant_ops
+from syncline.planning.roles import constant_ops, own_parameters
 from syncline.planning.saving import Charge, block_of, find_charges
 from syncline.planning.states import States, redistribute_s, whole_for_partial
 from syncline.planning.tables import Edge, Node, Tables
@@ -85,18 +85,10 @@ class _NodeBuilder:
         self._weights = folding.weights
         self._charges = find_charges(graph)
         self._constant = constant_ops(graph)
-        self._users: dict[int, int] = {}
-        for op in graph.ops:
-            for tensor in op.inputs:
-                self._users[tensor] = self._users.get(tensor, 0) + 1
         self._made: dict[Hashable, Node] = {}
 
     def op_node(self, op: Op) -> Node:
-        own = tuple(
-            place
-            for place, tensor in enumerate(op.inputs)
-            if self._graph.tensors[tensor].kind is TensorKind.PARAMETER and self._users[tensor] == 1
-        )
+        own = own_parameters(self._graph, op)
         flags = tuple((self._graph.tensors[t].requires_grad, self._graph.tensors[t].dtype) for t in op.inputs)
         charges = tuple(self._charges[op.id])
         extra = tuple(self._extra.get(op.id, ()))
@@ -121,7 +113,7 @@ class _NodeBuilder:
         if op.id in self._constant:
             assignments = np.full((1, len(self._axes.axes)), UNUSED, dtype=np.int8)
         elif self._exhaustive:
-            assignments = enumerate_assignments(op, self._axes, self._extra.get(op.id, ()))
+            assignments = enumerate_assignments(self._graph, op, self._axes, self._extra.get(op.id, ()))
         else:
             given = list(dict.fromkeys(self._extra[op.id]))
             assignments = np.array(given, dtype=np.int8).reshape(len(given), len(self._axes.axes))
