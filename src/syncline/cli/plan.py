@@ -6,7 +6,7 @@ import contextlib
 import json as json_module
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +14,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
+from syncline.calibration.measure import measure as measure_here
+from syncline.calibration.site import find_site
 from syncline.cli.explain_view import lines as explanation_lines
 from syncline.cli.explain_view import show_explanation
 from syncline.cli.pase_view import pase_values, show_pase
@@ -23,6 +25,7 @@ from syncline.cli.units import parse_bytes
 from syncline.cluster.presets import cluster_from
 from syncline.cluster.topology import Cluster
 from syncline.graph.opgraph import OpGraph
+from syncline.launch.stopping import LaunchStopped
 from syncline.planning.breakdown import op_costs
 from syncline.planning.explanation import Explanation
 from syncline.planning.explanation import explain as explain_plan
@@ -48,12 +51,13 @@ def plan(
     batch: int | None = None,
     memory: str | None = None,
     cost: str | None = None,
+    measure: Annotated[bool, FLAG] = False,
     explain: Annotated[bool, FLAG] = False,
     html: Path | None = None,
     config: Path | None = None,
     output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("plan.json"),
     json: Annotated[bool, FLAG] = False,
-) -> None:
+) -> int:
     """Find the fastest exact way to train a model on a cluster, and show what else was weighed.
 
     Examples:
@@ -64,6 +68,8 @@ def plan(
 
       syncline plan llama-7b --cluster a100-dgx --memory 40GB --html plan.html
 
+      syncline plan gpt2-tiny --cluster 2x1@200mbit --measure
+
       syncline plan my_package.my_module:build --cluster cluster.toml
 
     Parameters
@@ -72,8 +78,8 @@ def plan(
         A built-in model (`name` or `name:key=value,...`), or `package.module:function` that returns a
         module or a Workload.
     cluster:
-        A cluster.toml, a preset such as `a100-dgx:4` (4 nodes), or `2x4` (2 nodes like this machine with 4
-        devices each). Default: local, this machine.
+        A cluster.toml, a preset such as `a100-dgx:4` (4 nodes), `2x4` (2 nodes like this machine with 4
+        devices each), or `2x2@200mbit` (nodes emulated on this machine). Default: local, this machine.
     batch:
         Global batch size, over all devices. Default: 64, or one sample a device if that is more.
     memory:
@@ -81,6 +87,9 @@ def plan(
     cost:
         What a plan costs: `syncline` (seconds on this cluster) or `pase` (the paper's flat network and
         formulas). Default: syncline.
+    measure:
+        Time the ops that matter, at the shapes that devices get, and the links on this machine first, with as
+        many ranks as will run on it. Timings are kept for the next time.
     explain:
         Say why: for the costliest ops the next best split, what limits the step, and what would have to
         change for each alternative to win.
@@ -99,7 +108,8 @@ def plan(
     if html is not None:
         check_page_packages()
     limit = None if settings.memory is None else parse_bytes(settings.memory, "--memory")
-    where = cluster_from(settings.cluster)
+    site = find_site(settings.cluster) if measure else None
+    where = site.cluster if site is not None else cluster_from(settings.cluster)
     size = settings.batch or max(DEFAULT_BATCH, where.world_size)
     began = time.perf_counter()
     # What the user's own code prints has no place beside the plan.
@@ -112,7 +122,7 @@ def plan(
             print(json_module.dumps(pase_values(found, settings.model), indent=2))
         else:
             show_pase(found, settings.model, Console())
-        return
+        return 0
     request = Request(
         model=settings.model,
         batch=size,
@@ -121,6 +131,12 @@ def plan(
         state_factor=settings.optimizer_state_factor,
         proposals=settings.proposals,
     )
+    if site is not None:
+        try:
+            measured = measure_here(graph, site, request)
+        except LaunchStopped as stopped:
+            return 128 + stopped.signal_number
+        where, request = measured.cluster, replace(request, calibration=measured.calibration)
     planned = make_plan(graph, where, request)
     save_plan(planned.plan, output)
     again = (lambda size: _capture(settings, size)) if capture_s <= CHEAP_CAPTURE_S else None
@@ -134,6 +150,7 @@ def plan(
         print(json_module.dumps(told.values(), indent=2))
     else:
         told.show(Console(), output, html)
+    return 0
 
 
 def _capture(settings: PlanConfig, batch: int) -> OpGraph:

@@ -52,6 +52,8 @@ def _headline(plan: Plan, devices: int, capture_s: float, to: Console) -> None:
     marked = (
         "measured" if plan.measured else "[yellow]not measured: seconds are estimates from data sheets[/]"
     )
+    if plan.timed_share:
+        marked += f", ops of {plan.timed_share:.0%} of compute timed"
     table.add_row("cluster", f"{escape(plan.cluster)}, {devices} devices, {marked}")
     axes = " x ".join(f"{axis.size} ({axis.level})" for axis in plan.axes)
     table.add_row("mesh", axes or "one device")

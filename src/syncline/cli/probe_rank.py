@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
+from syncline.calibration.progress import show_progress
 from syncline.cluster.device import device_type, rank_device
 from syncline.cluster.probe import ProbeSettings, probe_cluster
 from syncline.cluster.probe_report import ProbeReport
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import current_rank
-from syncline.cluster.timing import Announce
 
 ENTRY = f"{__name__}:run"
 
@@ -50,28 +44,6 @@ def measure(*, name: str, quick: bool) -> ProbeReport:
     rank = current_rank()
     device = rank_device(rank)
     settings = ProbeSettings.quick() if quick else ProbeSettings.thorough(device_type())
-    with process_group(device), _progress(shown=rank.is_first) as announce:
+    progress = show_progress("probe", "measuring devices and links", shown=rank.is_first)
+    with process_group(device), progress as announce:
         return probe_cluster(rank, device, settings, name=name, announce=announce)
-
-
-@contextmanager
-def _progress(*, shown: bool) -> Generator[Announce]:
-    """A bar on stderr where someone can watch it."""
-    bar = Progress(
-        TextColumn("[bold]probe"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not (shown and sys.stderr.isatty()),
-    )
-    task = bar.add_task("starting", total=None)
-
-    def announce(what: str, done: int, parts: int) -> None:
-        bar.update(task, description=what, completed=done, total=parts)
-
-    if shown and not sys.stderr.isatty():
-        print("probe: measuring devices and links", file=sys.stderr, flush=True)
-    with bar:
-        yield announce

@@ -73,7 +73,12 @@ class Line:
 
 
 def collective_s(
-    cluster: Cluster, kind: Collective, spans: Sequence[int], nbytes: npt.ArrayLike
+    cluster: Cluster,
+    kind: Collective,
+    spans: Sequence[int],
+    nbytes: npt.ArrayLike,
+    *,
+    bucket_bytes: float = 0.0,
 ) -> np.ndarray:
     """Seconds of a collective, of the shape of `nbytes`.
 
@@ -82,12 +87,16 @@ def collective_s(
         kind: Which collective.
         spans: How many members the group has at each level, from the inside out (`Mesh.spans`).
         nbytes: The size of the largest buffer on one device, one or many.
+        bucket_bytes: What is smaller is sent together with others, so many bytes at a time, and has that
+            share of the latency.
     """
     sizes = np.asarray(nbytes, dtype=np.float64)
     lines = collective_lines(cluster, kind, tuple(spans))
     if not lines:
         return np.zeros_like(sizes)
-    seconds = functools.reduce(np.minimum, (line.latency_s + line.s_per_byte * sizes for line in lines))
+    share = np.minimum(1.0, sizes / bucket_bytes) if bucket_bytes else 1.0
+    each = (share * line.latency_s + line.s_per_byte * sizes for line in lines)
+    seconds = functools.reduce(np.minimum, each)
     return np.where(sizes > 0, seconds, 0.0)
 
 

@@ -24,6 +24,16 @@ def preset_names() -> tuple[str, ...]:
     return (LOCAL, *PRESETS)
 
 
+def is_machines_like_this(text: str) -> bool:
+    """Whether a text means nodes of this machine's kind: `local`, `local:2` or `2x4`."""
+    return _SHORT_FORM.fullmatch(text) is not None or text.partition(":")[0] == LOCAL
+
+
+def is_emulated(text: str) -> bool:
+    """Whether a text means nodes that are emulated on this machine: `2x2@200mbit`."""
+    return _EMULATED.fullmatch(text) is not None
+
+
 def cluster_from(text: str) -> Cluster:
     """The cluster that a text means.
 
@@ -39,7 +49,7 @@ def cluster_from(text: str) -> Cluster:
     if short is not None:
         nodes, per_node = (_count(part, text) for part in short.groups())
         return machines_like_this(text, nodes=nodes, per_node=per_node)
-    if _EMULATED.fullmatch(text):
+    if is_emulated(text):
         return emulated_machines(text, parse_emulation(text))
     name, colon, nodes_text = text.partition(":")
     if name in preset_names():

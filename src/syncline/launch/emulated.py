@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from syncline.errors import RankFailedError, SynclineError
 from syncline.cluster.emulation import Emulation, parse_emulation
+from syncline.errors import RankFailedError, SynclineError
 from syncline.launch.failures import clear_failures, death_text, failure_error, first_failure, tail_text
 from syncline.launch.link import INTERFACE, EmulatedNode, LinkBytes, emulated_network, read_link_bytes
 from syncline.launch.namespaces import check_emulation_possible, enter_command

@@ -103,7 +103,7 @@ def _own(node: Node, candidate: Candidate, index: int, share: float) -> Cost:
     if node.parameters is not None:
         own = node.parameters
         sent = own.forward_gather_s[chosen, kept] + own.backward_reduce_s[chosen, kept]
-        cost.parameters_s = float(share * sent)
+        cost.parameters_s = float(share * sent + own.waited_s[chosen, kept])
         cost.optimizer_s = float(own.optimizer_s[chosen, kept])
         held = own.weight_bytes[chosen, kept] + own.gradient_bytes[chosen, kept]
         cost.kept_bytes = float(held + own.state_bytes[chosen, kept])

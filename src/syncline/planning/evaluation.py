@@ -15,6 +15,7 @@ from syncline.errors import PlanningError
 from syncline.graph.opgraph import Op, OpGraph
 from syncline.planning.axes import SearchAxes
 from syncline.planning.baselines import data_parallel
+from syncline.planning.calibration import Calibration
 from syncline.planning.choices import UNUSED
 from syncline.planning.folding import Folding, fold, keep_all
 from syncline.planning.parameter_costs import KEEPINGS, Keeping
@@ -68,8 +69,10 @@ class Evaluation:
         )
 
 
-def evaluate_plan(plan: Plan, graph: OpGraph, cluster: Cluster) -> Evaluation:
-    """Price a plan as it stands.
+def evaluate_plan(
+    plan: Plan, graph: OpGraph, cluster: Cluster, calibration: Calibration | None = None
+) -> Evaluation:
+    """Price a plan as it stands, on a cluster's figures or, with a calibration, on measured ops.
 
     Raises:
         PlanningError: The plan is not one for this graph and this cluster.
@@ -84,6 +87,7 @@ def evaluate_plan(plan: Plan, graph: OpGraph, cluster: Cluster) -> Evaluation:
         state_factor=plan.workload.optimizer_state_factor,
         extra={op.id: [data[op.id], shardings[op.id]] for op in graph.ops},
         folding=_folding(plan, graph),
+        calibration=calibration,
     )
     search = Search(tables)
     search.exposed_share = exposed_share(search, data)
@@ -172,7 +176,8 @@ def _parameter_s(node: Node, share: float, kept: int) -> Floats:
     own = node.parameters
     if own is None:
         return np.zeros(node.count)
-    return share * (own.forward_gather_s + own.backward_reduce_s)[:, kept] + own.optimizer_s[:, kept]
+    sent_s = share * (own.forward_gather_s + own.backward_reduce_s) + own.waited_s
+    return (sent_s + own.optimizer_s)[:, kept]
 
 
 def _percent(ratio: float) -> str:

@@ -7,10 +7,13 @@ With n_d the local size of dim d (full size / parts):
 
 FLOP and bytes come from the op's iteration space at its local sizes; backward moves twice the bytes of
 forward, since it reads what forward did and the gradient, and writes a gradient for each input.
+
+Where an op was timed at its local sizes, its timing counts instead.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +23,9 @@ from syncline.cluster.collectives import collective_s
 from syncline.graph.opgraph import Op, OpGraph
 from syncline.graph.space import Dim, DimKind, Exchange, IterationSpace, Operand, Volume
 from syncline.planning.axes import SearchAxes
+from syncline.planning.calibration import Calibration
 from syncline.planning.choices import Assignments, parts_of
+from syncline.planning.op_calls import op_call
 
 Floats = npt.NDArray[np.float64]
 
@@ -36,13 +41,24 @@ class OpCosts:
     backward_s: Floats
     forward_exchange_s: Floats
     backward_exchange_s: Floats
+    measured: npt.NDArray[np.bool_]
+    """Whether compute was timed."""
 
 
-def op_costs(graph: OpGraph, op: Op, axes: SearchAxes, assignments: Assignments) -> OpCosts:
+def op_costs(
+    graph: OpGraph,
+    op: Op,
+    axes: SearchAxes,
+    assignments: Assignments,
+    calibration: Calibration | None = None,
+) -> OpCosts:
     """Compute and inner exchanges of an op under each sharding."""
     sizes = local_sizes(op.space, axes, assignments)
     needs_gradient = [graph.tensors[tensor].requires_grad for tensor in op.inputs]
     forward_s, backward_s = _compute_s(graph, op, axes, sizes, needs_gradient)
+    measured = np.zeros(len(sizes), dtype=bool)
+    if calibration is not None:
+        forward_s, backward_s, measured = _calibrated(graph, op, sizes, (forward_s, backward_s), calibration)
     forward_exchange_s, backward_exchange_s = np.zeros(len(sizes)), np.zeros(len(sizes))
     floating = (graph.tensors[tensor].dtype for tensor in op.inputs)
     element_bytes = max((dtype.itemsize for dtype in floating if dtype.is_floating_point), default=4)
@@ -53,7 +69,7 @@ def op_costs(graph: OpGraph, op: Op, axes: SearchAxes, assignments: Assignments)
         forward_exchange_s += _exchange_s(axes, dim, mask, sizes, element_bytes, backward=False)
         if any(needs_gradient):
             backward_exchange_s += _exchange_s(axes, dim, mask, sizes, element_bytes, backward=True)
-    return OpCosts(forward_s, backward_s, forward_exchange_s, backward_exchange_s)
+    return OpCosts(forward_s, backward_s, forward_exchange_s, backward_exchange_s, measured)
 
 
 def local_sizes(space: IterationSpace, axes: SearchAxes, assignments: Assignments) -> Floats:
@@ -89,6 +105,24 @@ def _compute_s(
     if not any(needs_gradient):
         return forward_s, np.zeros(len(sizes))
     return forward_s, np.maximum(backward_flops / rate, 2 * moved / device.memory_bytes_per_s) + LAUNCH_S
+
+
+def _calibrated(
+    graph: OpGraph, op: Op, sizes: Floats, estimate: tuple[Floats, Floats], calibration: Calibration
+) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
+    """Timings where there are some; elsewhere the estimate, scaled, and at least what any op takes."""
+    least = calibration.machine.dispatch
+    forward_s = np.maximum(estimate[0] * calibration.scale, least.forward_s)
+    needs_backward = any(graph.tensors[tensor].requires_grad for tensor in op.inputs)
+    backward_s = np.maximum(estimate[1] * calibration.scale, least.backward_s if needs_backward else 0.0)
+    measured = np.full(len(sizes), op.is_view)
+    if op.is_view or not op.inputs:
+        return forward_s, backward_s, measured
+    for row, local in enumerate(sizes):
+        timed = calibration.seconds(op_call(graph, op, [math.ceil(size) for size in local]))
+        if timed is not None:
+            forward_s[row], backward_s[row], measured[row] = timed.forward_s, timed.backward_s, True
+    return forward_s, backward_s, measured
 
 
 def _axes_of(assignments: Assignments, dim: int) -> npt.NDArray[np.int64]:

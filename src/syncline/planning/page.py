@@ -33,6 +33,7 @@ _MEMORY = {
     "optimizer_state": "#8d939c",
     "saved_activations": "#d9702b",
     "gather_buffers": "#f0b277",
+    "workspace": "#c9c2b4",
 }
 _LAYOUT: dict[str, Any] = {
     "barmode": "stack",

@@ -10,7 +10,12 @@ all axes on which the part is the same (A among them), q devices in all. The way
                       again in backward, gradients reduce-scattered (ZeRO-3)
     sharded in node   the same over the innermost level only; the rest of A is all-reduced (HSDP)
 
-The optimizer moves weights, gradient and state once each in memory.
+Collectives of small parameters are joined to buckets, and share their latency. The optimizer moves weights,
+gradient and state once each in memory.
+
+On a machine that was measured, the optimizer takes what it was timed to take, and copies count: gradients
+into buckets, and weights and gradients into and out of what is gathered and scattered. Where gathering does
+not run beside compute (CPU ranks), nothing hides it.
 """
 
 from __future__ import annotations
@@ -23,9 +28,12 @@ import numpy.typing as npt
 
 from syncline.cluster.collectives import Collective, collective_s
 from syncline.planning.axes import SearchAxes
+from syncline.planning.calibration import MachineFigures
 from syncline.planning.states import PARTIAL, States, axes_mask, local_fraction
 
 Floats = npt.NDArray[np.float64]
+Masks = npt.NDArray[np.int64]
+"""For each layout a set of axes, as a bit mask."""
 
 
 class Keeping(StrEnum):
@@ -38,6 +46,8 @@ class Keeping(StrEnum):
 
 
 KEEPINGS = tuple(Keeping)
+BUCKET_BYTES = 25e6
+"""Gradients are reduced, and weights gathered, about so many bytes at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,8 @@ class ParameterCosts:
     forward_gather_s: Floats
     backward_reduce_s: Floats
     """Gradients, and weights gathered again."""
+    waited_s: Floats
+    """Gathering, reducing and copying that nothing can hide."""
     optimizer_s: Floats
     weight_bytes: Floats
     gradient_bytes: Floats
@@ -66,7 +78,48 @@ class ParameterCosts:
         return self.weight_bytes + self.gradient_bytes + self.state_bytes
 
 
-def parameter_costs(axes: SearchAxes, nbytes: int, states: States, *, state_factor: float) -> ParameterCosts:
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    """What the costs of one parameter depend on besides its layout."""
+
+    axes: SearchAxes
+    state_factor: float
+    machine: MachineFigures | None
+
+    def collective_s(self, kind: Collective, masks: Masks, nbytes: Floats) -> Floats:
+        """Over the set of axes of each layout."""
+        seconds = np.zeros(len(masks))
+        for mask in np.unique(masks):
+            if mask:
+                rows, spans = masks == mask, self.axes.spans(int(mask))
+                seconds[rows] = collective_s(
+                    self.axes.cluster, kind, spans, nbytes[rows], bucket_bytes=BUCKET_BYTES
+                )
+        return seconds
+
+    def optimizer_s(self, own: Floats) -> Floats:
+        """The step of `own` bytes of parameters."""
+        if self.machine is not None:
+            return self.machine.optimizer_s_per_tensor + self.machine.optimizer_s_per_byte * own
+        return own * (3.0 + 2.0 * self.state_factor) / self.axes.cluster.device.memory_bytes_per_s
+
+    def copy_s(self, nbytes: Floats) -> Floats:
+        """Copying within memory that is in use already."""
+        return 2 * nbytes / self.axes.cluster.device.memory_bytes_per_s if self.machine else 0 * nbytes
+
+    def fresh_copy_s(self, nbytes: Floats) -> Floats:
+        """Copying into memory that is fetched for it."""
+        return nbytes * self.machine.fresh_copy_s_per_byte if self.machine else 0 * nbytes
+
+
+def parameter_costs(
+    axes: SearchAxes,
+    nbytes: int,
+    states: States,
+    *,
+    state_factor: float,
+    machine: MachineFigures | None = None,
+) -> ParameterCosts:
     """The costs of a parameter that needs a gradient.
 
     Args:
@@ -74,16 +127,18 @@ def parameter_costs(axes: SearchAxes, nbytes: int, states: States, *, state_fact
         nbytes: Of the whole parameter.
         states: Its layouts, as an input of its op.
         state_factor: Bytes of optimizer state for each byte of the parameter.
+        machine: What was measured in place of estimates.
     """
     part = nbytes * local_fraction(axes, states)
     partial = axes_mask(states, states == PARTIAL)
     copies = axes_mask(states, states < 0)
     inner = _innermost(axes)
+    prices = _Prices(axes, state_factor, machine)
     columns = [
-        _replicated(axes, part, partial, state_factor),
-        _state_sharded(axes, part, partial, copies, state_factor),
-        _sharded(axes, part, partial, copies, state_factor),
-        _sharded(axes, part, partial, copies & inner, state_factor),
+        _replicated(prices, part, partial),
+        _state_sharded(prices, part, partial, copies),
+        _sharded(prices, part, partial, copies),
+        _sharded(prices, part, partial, copies & inner),
     ]
     return ParameterCosts(
         *(np.stack([column[index] for column in columns], axis=1) for index in range(len(columns[0])))
@@ -94,72 +149,47 @@ def frozen_costs(axes: SearchAxes, nbytes: int, states: States) -> ParameterCost
     """The costs of a parameter that is not trained: its memory."""
     part = nbytes * local_fraction(axes, states)
     none = np.zeros((len(states), len(KEEPINGS)))
-    return ParameterCosts(none, none, none, np.repeat(part[:, None], len(KEEPINGS), axis=1), none, none, none)
+    weights = np.repeat(part[:, None], len(KEEPINGS), axis=1)
+    return ParameterCosts(none, none, none, none, weights, none, none, none)
 
 
-def _replicated(
-    axes: SearchAxes, part: Floats, partial: npt.NDArray[np.int64], state_factor: float
-) -> tuple[Floats, ...]:
+def _replicated(prices: _Prices, part: Floats, partial: Masks) -> tuple[Floats, ...]:
     none = np.zeros(len(part))
-    reduce_s = _collective(axes, "all_reduce", partial, part)
-    return none, reduce_s, _optimizer_s(axes, part, state_factor), part, part, part * state_factor, none
+    reduce_s = prices.collective_s("all_reduce", partial, part)
+    copied_s = np.where(partial > 0, prices.copy_s(part), 0.0)
+    state = part * prices.state_factor
+    return none, reduce_s, copied_s, prices.optimizer_s(part), part, part, state, none
 
 
-def _state_sharded(
-    axes: SearchAxes,
-    part: Floats,
-    partial: npt.NDArray[np.int64],
-    copies: npt.NDArray[np.int64],
-    state_factor: float,
-) -> tuple[Floats, ...]:
-    count = _members(axes, copies)
-    reduce_s = _collective(axes, "reduce_scatter", partial, part) + _collective(
-        axes, "all_gather", copies, part
-    )
-    optimizer_s = _optimizer_s(axes, part / count, state_factor)
-    return np.zeros(len(part)), reduce_s, optimizer_s, part, part, part * state_factor / count, part * 0
+def _state_sharded(prices: _Prices, part: Floats, partial: Masks, copies: Masks) -> tuple[Floats, ...]:
+    count = _members(prices.axes, copies)
+    reduce_s = prices.collective_s("reduce_scatter", partial, part)
+    gather_s = prices.collective_s("all_gather", copies, part)
+    copied_s = np.where(partial > 0, prices.copy_s(part), 0.0)
+    state = part * prices.state_factor / count
+    none = np.zeros(len(part))
+    return none, reduce_s + gather_s, copied_s, prices.optimizer_s(part / count), part, part, state, none
 
 
-def _sharded(
-    axes: SearchAxes,
-    part: Floats,
-    partial: npt.NDArray[np.int64],
-    cut: npt.NDArray[np.int64],
-    state_factor: float,
-) -> tuple[Floats, ...]:
-    count = _members(axes, cut)
-    gather_s = _collective(axes, "all_gather", cut, part)
-    reduce_s = _collective(axes, "reduce_scatter", partial & cut, part)
-    rest_s = _collective(axes, "all_reduce", partial & ~cut, part / count)
+def _sharded(prices: _Prices, part: Floats, partial: Masks, cut: Masks) -> tuple[Floats, ...]:
+    count = _members(prices.axes, cut)
     own = part / count
-    return (
-        gather_s,
-        gather_s + reduce_s + rest_s,
-        _optimizer_s(axes, own, state_factor),
-        own,
-        own,
-        own * state_factor,
-        np.where(count > 1, part, 0.0),
-    )
-
-
-def _optimizer_s(axes: SearchAxes, own: Floats, state_factor: float) -> Floats:
-    moved = own * (3.0 + 2.0 * state_factor)
-    return moved / axes.cluster.device.memory_bytes_per_s
+    gather_s = prices.collective_s("all_gather", cut, part)
+    reduce_s = prices.collective_s("reduce_scatter", partial & cut, part)
+    rest_s = prices.collective_s("all_reduce", partial & ~cut, own)
+    # Twice the shard goes into a buffer, and what is gathered out of it; then the gradient into one.
+    copied_s = np.where(cut > 0, prices.fresh_copy_s(2 * (own + 2 * part) + part + own), 0.0)
+    forward_s, backward_s = gather_s, gather_s + reduce_s + rest_s
+    if prices.machine is not None and not prices.machine.gathers_beside_compute:
+        copied_s, forward_s, backward_s = copied_s + forward_s + backward_s, 0 * part, 0 * part
+    gathered = np.where(count > 1, part, 0.0)
+    state = own * prices.state_factor
+    return forward_s, backward_s, copied_s, prices.optimizer_s(own), own, own, state, gathered
 
 
 def _innermost(axes: SearchAxes) -> int:
     return sum(1 << index for index, axis in enumerate(axes.axes) if axis.level == 0)
 
 
-def _members(axes: SearchAxes, masks: npt.NDArray[np.int64]) -> Floats:
+def _members(axes: SearchAxes, masks: Masks) -> Floats:
     return np.array([axes.members(int(mask)) for mask in masks], dtype=np.float64)
-
-
-def _collective(axes: SearchAxes, kind: Collective, masks: npt.NDArray[np.int64], nbytes: Floats) -> Floats:
-    seconds = np.zeros(len(masks))
-    for mask in np.unique(masks):
-        if mask:
-            rows = masks == mask
-            seconds[rows] = collective_s(axes.cluster, kind, axes.spans(int(mask)), nbytes[rows])
-    return seconds

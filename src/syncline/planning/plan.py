@@ -76,6 +76,8 @@ class Plan:
     cluster: str
     measured: bool
     """Whether the cluster's figures were measured; if not, seconds are estimates from data sheets."""
+    timed_share: float = 0.0
+    """Of the predicted compute, the share of ops that were timed at their shapes on these devices."""
     memory_limit_bytes: float
     axes: tuple[Axis, ...]
     ops: dict[str, OpSharding]

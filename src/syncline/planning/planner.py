@@ -16,12 +16,13 @@ from syncline.graph.opgraph import Op, OpGraph
 from syncline.graph.space import Dim
 from syncline.planning.axes import SearchAxes, search_axes
 from syncline.planning.baselines import Shardings, data_parallel, expert, mesh_masks
+from syncline.planning.calibration import Calibration
 from syncline.planning.choices import UNUSED
 from syncline.planning.folding import fold
+from syncline.planning.infeasible import explain_infeasible
 from syncline.planning.parameter_costs import Keeping
 from syncline.planning.pins import Pin, pin_labels, pin_masks, pinned_shardings
 from syncline.planning.plan import Alternative, Axis, OpSharding, Plan, PlannedWorkload, SearchReport
-from syncline.planning.prediction import Memory
 from syncline.planning.random_search import random_search
 from syncline.planning.search import LEAST_EXPOSED, Candidate, Limits, Search
 from syncline.planning.table_builder import ADAM_STATE_FACTOR, build_tables
@@ -40,6 +41,8 @@ class Request:
     state_factor: float = ADAM_STATE_FACTOR
     proposals: int = 3000
     """Of the random search that is run for comparison; 0 for none."""
+    calibration: Calibration | None = None
+    """What was measured in place of estimates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +62,8 @@ def make_plan(graph: OpGraph, cluster: Cluster, request: Request) -> Planned:
         InfeasiblePlanError: Nothing fits; names what binds and the smallest change that would.
     """
     began = time.perf_counter()
-    axes = search_axes(cluster)
-    known = known_strategies(graph, axes)
-    extra = {op.id: [shardings[op.id] for _, shardings in known] for op in graph.ops}
-    for op, shardings in pinned_shardings(graph, axes, request.pins).items():
-        extra[op] += shardings
-    folding = fold(graph, apart=pin_labels(graph, request.pins))
-    tables = build_tables(graph, axes, state_factor=request.state_factor, extra=extra, folding=folding)
+    known = known_strategies(graph, search_axes(cluster))
+    tables = search_tables(graph, cluster, request)
     search = Search(tables)
     pinned = Limits(masks=pin_masks(tables, request.pins))
     search.exposed_share = exposed_share(search, known[0][1])
@@ -76,7 +74,9 @@ def make_plan(graph: OpGraph, cluster: Cluster, request: Request) -> Planned:
     fitting = [one for _, one in others if one.prediction.memory.total <= limit] if not request.pins else []
     chosen = min([*([found] if found else []), *fitting], key=lambda one: one.prediction.step_s, default=None)
     if chosen is None:
-        raise InfeasiblePlanError(_explain_infeasible(smallest, limit, request, cluster))
+        raise InfeasiblePlanError(
+            explain_infeasible(smallest, limit, model=request.model, batch=request.batch, cluster=cluster)
+        )
     report = SearchReport(
         space=_power_of_ten(tables),
         seconds=seconds,
@@ -99,6 +99,23 @@ def make_plan(graph: OpGraph, cluster: Cluster, request: Request) -> Planned:
     )
 
 
+def search_tables(graph: OpGraph, cluster: Cluster, request: Request) -> Tables:
+    """The tables of everything that a search weighs."""
+    axes = search_axes(cluster)
+    known = known_strategies(graph, axes)
+    extra = {op.id: [shardings[op.id] for _, shardings in known] for op in graph.ops}
+    for op, shardings in pinned_shardings(graph, axes, request.pins).items():
+        extra[op] += shardings
+    return build_tables(
+        graph,
+        axes,
+        state_factor=request.state_factor,
+        extra=extra,
+        folding=fold(graph, apart=pin_labels(graph, request.pins)),
+        calibration=request.calibration,
+    )
+
+
 def known_strategies(graph: OpGraph, axes: SearchAxes) -> list[tuple[str, Shardings]]:
     """Data parallelism, then what experts do with models like this."""
     return [("data parallel", data_parallel(graph, axes)), expert(graph, axes)]
@@ -107,15 +124,23 @@ def known_strategies(graph: OpGraph, axes: SearchAxes) -> list[tuple[str, Shardi
 def exposed_share(search: Search, shardings: Shardings) -> float:
     """The share of parameter communication that backward cannot hide: b of the objective."""
     candidate = search.solve(Limits(masks=_exactly(search.tables, shardings), keepings=(Keeping.REPLICATED,)))
-    if candidate is None or not candidate.prediction.times.parameters_s:
+    if candidate is None:
         return LEAST_EXPOSED
+    chosen = list(zip(search.tables.nodes, candidate.choice, strict=True))
     backward_s = sum(
-        node.weight * float(node.costs.backward_s[chosen])
-        for node, chosen in zip(search.tables.nodes, candidate.choice, strict=True)
-        if node.costs is not None
+        node.weight * float(node.costs.backward_s[row]) for node, row in chosen if node.costs is not None
     )
-    reductions_s = candidate.prediction.times.parameters_s
-    return float(np.clip((reductions_s - backward_s) / reductions_s, LEAST_EXPOSED, 1.0))
+    reductions_s = sum(
+        node.weight * float(node.parameters.backward_reduce_s[row, 0])
+        for node, row in chosen
+        if node.parameters is not None
+    )
+    if not reductions_s:
+        return LEAST_EXPOSED
+    calibration = search.tables.calibration
+    efficiency = calibration.machine.overlap if calibration is not None else 1.0
+    hidden = efficiency * min(1.0, backward_s / reductions_s)
+    return float(np.clip(1 - hidden, LEAST_EXPOSED, 1.0))
 
 
 def describe(
@@ -148,6 +173,7 @@ def describe(
         ),
         cluster=cluster.name,
         measured=cluster.measured,
+        timed_share=_timed_share(search, chosen),
         memory_limit_bytes=limit,
         axes=tuple(
             Axis(name=axis.name, size=axis.size, level=cluster.levels[axis.level].name) for axis in axes.axes
@@ -159,6 +185,16 @@ def describe(
         search=report,
         warnings=_warnings(graph, axes),
     )
+
+
+def _timed_share(search: Search, chosen: Candidate) -> float:
+    timed_s = total_s = 0.0
+    for node, row in zip(search.tables.nodes, chosen.choice, strict=True):
+        if node.costs is not None:
+            seconds = node.weight * float(node.costs.forward_s[row] + node.costs.backward_s[row])
+            total_s += seconds
+            timed_s += seconds if node.costs.measured[row] else 0.0
+    return timed_s / total_s if total_s else 0.0
 
 
 def _alternatives(
@@ -249,39 +285,3 @@ def _warnings(graph: OpGraph, axes: SearchAxes) -> tuple[str, ...]:
 def _power_of_ten(tables: Tables) -> str:
     exponent = sum(node.weight * math.log10(node.count) for node in tables.nodes if node.op is not None)
     return f"10^{exponent:.0f}"
-
-
-def _explain_infeasible(smallest: Candidate | None, limit: float, request: Request, cluster: Cluster) -> str:
-    if smallest is None:
-        return "No sharding satisfies all pins. Take one of them back."
-    memory: Memory = smallest.prediction.memory
-    kind = memory.largest.replace("_", " ")
-    needed = memory.total
-    lines = [
-        f"'{request.model}' at batch {request.batch} does not fit on {cluster.name}: the smallest plan needs "
-        f"{_size(needed)} a device, the limit is {_size(limit)}.",
-        f"What binds is {kind}: {_size(getattr(memory, memory.largest))} of it.",
-        f"The smallest change that fits: --memory {_size(needed, up=True).replace(' ', '')}",
-    ]
-    fixed = needed - memory.saved_activations
-    if fixed < limit and memory.saved_activations:
-        share = (limit - fixed) / memory.saved_activations
-        # A batch that splits as evenly as this one: others may have to be repeated on several devices.
-        even = math.gcd(request.batch, cluster.world_size)
-        batch = int(request.batch * share) // even * even
-        if batch >= 1:
-            lines[-1] += f", or --batch {batch}"
-    lines[-1] += ", or more devices."
-    return "\n".join(lines)
-
-
-def _size(nbytes: float, *, up: bool = False) -> str:
-    """Bytes for people, to three digits; rounded up on demand, so that what was counted fits."""
-    unit, name = next(
-        ((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")) if nbytes >= unit), (1.0, "B")
-    )
-    value = nbytes / unit
-    digits = max(0, 2 - int(math.log10(max(value, 1.0))))
-    if up:
-        value = math.ceil(value * 10**digits) / 10**digits
-    return f"{value:.{digits}f} {name}"

@@ -44,6 +44,8 @@ class Memory:
     saved_activations: float = 0.0
     gather_buffers: float = 0.0
     """Whole copies of sharded weights, and one block's activations while they are recomputed."""
+    workspace: float = 0.0
+    """Of a measured machine: what a step takes for a moment, and what its process takes before any model."""
 
     @property
     def total(self) -> float:

@@ -79,6 +79,7 @@ class Repricer:
             },
             folding=self._tables.folding,
             exhaustive=False,
+            calibration=self._tables.calibration,
         )
         search = Search(tables)
         # The first of the alternatives is data parallelism.

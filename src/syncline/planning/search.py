@@ -150,7 +150,8 @@ class Search:
         self, choice: tuple[int, ...], keeping: tuple[Keeping, ...], *, recompute: bool
     ) -> Prediction:
         """Time and memory of a complete choice."""
-        totals = Totals()
+        calibration = self.tables.calibration
+        totals = Totals(machine=calibration.machine if calibration is not None else None)
         for node, chosen, kept in zip(self.tables.nodes, choice, keeping, strict=True):
             totals.add_node(node, chosen, KEEPINGS.index(kept), recompute=recompute)
         for edge in self.tables.edges:
@@ -210,6 +211,7 @@ class Search:
         own = node.parameters
         by_keeping = (
             self.exposed_share * (own.forward_gather_s + own.backward_reduce_s)
+            + own.waited_s
             + own.optimizer_s
             + price * own.kept_bytes
         )[:, columns]

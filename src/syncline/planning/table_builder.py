@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from syncline.graph.opgraph import Op, OpGraph, Tensor
 from syncline.planning.axes import SearchAxes
+from syncline.planning.calibration import Calibration
 from syncline.planning.choices import (
     UNUSED,
     Assignments,
@@ -39,6 +40,7 @@ def build_tables(
     extra: Extra | None = None,
     folding: Folding | None = None,
     exhaustive: bool = True,
+    calibration: Calibration | None = None,
 ) -> Tables:
     """The tables of a graph on a cluster.
 
@@ -49,10 +51,13 @@ def build_tables(
         extra: More shardings for some ops, by op id: those of strategies to compare with.
         folding: Which ops are decided together; by default those of equal blocks.
         exhaustive: False to weigh only the shardings of `extra`, which must then have some for every op.
+        calibration: What was measured in place of estimates.
     """
     folding = folding or fold(graph)
-    nodes = _NodeBuilder(graph, axes, state_factor, extra or {}, folding, exhaustive=exhaustive)
-    tables = Tables(graph, axes, folding=folding)
+    nodes = _NodeBuilder(
+        graph, axes, state_factor, extra or {}, folding, exhaustive=exhaustive, calibration=calibration
+    )
+    tables = Tables(graph, axes, folding=folding, calibration=calibration)
     for op_id in folding.weights:
         tables.node_of[op_id] = len(tables.nodes)
         tables.nodes.append(nodes.op_node(graph.ops[op_id]))
@@ -76,8 +81,10 @@ class _NodeBuilder:
         folding: Folding,
         *,
         exhaustive: bool,
+        calibration: Calibration | None,
     ) -> None:
         self._graph = graph
+        self._calibration = calibration
         self._axes = axes
         self._state_factor = state_factor
         self._extra = extra
@@ -105,6 +112,7 @@ class _NodeBuilder:
             parameters=made.parameters,
             saved_bytes=made.saved_bytes,
             entering_bytes=made.entering_bytes,
+            output_bytes=made.output_bytes,
             block=block_of(op),
             weight=self._weights[op.id],
         )
@@ -126,16 +134,28 @@ class _NodeBuilder:
         return Node(
             len(assignments),
             assignments=assignments,
-            costs=op_costs(self._graph, op, self._axes, assignments),
+            costs=op_costs(self._graph, op, self._axes, assignments, self._calibration),
             parameters=parameters,
             saved_bytes=saved,
             entering_bytes=entering,
+            output_bytes=self._output_bytes(op, assignments),
         )
 
     def parameter(self, tensor: Tensor, states: States) -> ParameterCosts:
         if not tensor.requires_grad:
             return frozen_costs(self._axes, tensor.bytes, states)
-        return parameter_costs(self._axes, tensor.bytes, states, state_factor=self._state_factor)
+        machine = None if self._calibration is None else self._calibration.machine
+        return parameter_costs(
+            self._axes, tensor.bytes, states, state_factor=self._state_factor, machine=machine
+        )
+
+    def _output_bytes(self, op: Op, assignments: Assignments) -> Floats:
+        sizes = local_sizes(op.space, self._axes, assignments)
+        each = [
+            operand_elements(operand, sizes) * self._graph.tensors[tensor].dtype.itemsize
+            for tensor, operand in zip(op.outputs, op.space.outputs, strict=True)
+        ]
+        return np.max(each, axis=0) if each else np.zeros(len(assignments))
 
     def _saved(self, op: Op, assignments: Assignments, charges: tuple[Charge, ...]) -> tuple[Floats, Floats]:
         sizes = local_sizes(op.space, self._axes, assignments)

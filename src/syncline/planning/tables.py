@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from syncline.graph.opgraph import Op, OpGraph, Tensor
 from syncline.planning.axes import SearchAxes
+from syncline.planning.calibration import Calibration
 from syncline.planning.choices import Assignments
 from syncline.planning.folding import Folding
 from syncline.planning.op_costs import OpCosts
@@ -47,6 +48,8 @@ class Node:
     """Kept for backward."""
     entering_bytes: Floats | None = None
     """The part of them that recomputing the block needs all the same."""
+    output_bytes: Floats | None = None
+    """Of the largest tensor that the op makes."""
     block: str | None = None
     weight: int = 1
     """How many ops, or tensors, of the model it stands for."""
@@ -80,6 +83,8 @@ class Tables:
     """For each op of the graph, by id, the node that decides for it."""
     folding: Folding | None = None
     """Which ops are decided together."""
+    calibration: Calibration | None = None
+    """What was measured in place of estimates."""
 
     @property
     def space_size(self) -> int:

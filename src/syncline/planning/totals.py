@@ -1,29 +1,46 @@
-"""Adding up the predicted time and memory of a complete choice."""
+"""Adding up the predicted time and memory of a complete choice.
+
+On a machine that was measured, a step also takes a *workspace*: what the process takes before any model, a
+fresh gradient and two temporaries of the optimizer as large as the largest parameter, and the largest
+activation's gradient with a copy. CPU ranks, whose C library keeps freed blocks, hold on to all buffers
+through which sharded weights go: about `CPU_GATHERED` times the weights, which is measured and not derived.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from syncline.planning.calibration import MachineFigures
 from syncline.planning.parameter_costs import ParameterCosts
 from syncline.planning.prediction import Memory, Prediction, Times
 from syncline.planning.tables import Node
+
+CPU_GATHERED = 6.0
+PARAMETER_TEMPORARIES = 3.0
+ACTIVATION_TEMPORARIES = 2.0
 
 
 @dataclass(slots=True)
 class Totals:
     """Adds up what the chosen nodes and edges cost."""
 
+    machine: MachineFigures | None = None
+    """What was measured in place of estimates."""
     compute_s: float = 0.0
     recompute_s: float = 0.0
     redistribute_s: float = 0.0
     exchange_s: float = 0.0
     parameters_s: float = 0.0
+    waited_s: float = 0.0
     optimizer_s: float = 0.0
     weights: float = 0.0
     gradients: float = 0.0
     optimizer_state: float = 0.0
     saved: float = 0.0
     gathered: float = 0.0
+    all_gathered: float = 0.0
+    largest_parameter: float = 0.0
+    largest_activation: float = 0.0
     recomputed: dict[str, float] = field(default_factory=dict)
     """By block, what it keeps only while its backward runs."""
 
@@ -37,6 +54,8 @@ class Totals:
             self.exchange_s += node.weight * exchange_s
             if again:
                 self.recompute_s += node.weight * (own.forward_s[chosen] + own.forward_exchange_s[chosen])
+        if node.output_bytes is not None:
+            self.largest_activation = max(self.largest_activation, float(node.output_bytes[chosen]))
         saved = node.entering_bytes if again else node.saved_bytes
         self.saved += node.weight * saved[chosen] if saved is not None else 0.0
         if again and node.block is not None and node.saved_bytes is not None and saved is not None:
@@ -48,12 +67,15 @@ class Totals:
     def _add_parameters(self, own: ParameterCosts, weight: int, chosen: int, kept: int) -> None:
         sent_s = own.forward_gather_s[chosen, kept] + own.backward_reduce_s[chosen, kept]
         self.parameters_s += weight * sent_s
+        self.waited_s += weight * own.waited_s[chosen, kept]
         self.optimizer_s += weight * own.optimizer_s[chosen, kept]
         self.weights += weight * own.weight_bytes[chosen, kept]
         self.gradients += weight * own.gradient_bytes[chosen, kept]
         self.optimizer_state += weight * own.state_bytes[chosen, kept]
         # The next weights are gathered while these are in use.
         self.gathered = max(self.gathered, 2 * own.gathered_bytes[chosen, kept])
+        self.all_gathered += weight * own.gathered_bytes[chosen, kept]
+        self.largest_parameter = max(self.largest_parameter, float(own.weight_bytes[chosen, kept]))
 
     def prediction(self, exposed_share: float) -> Prediction:
         """The sums, with the share of parameter communication that is not hidden."""
@@ -63,7 +85,7 @@ class Totals:
                 recompute_s=float(self.recompute_s),
                 redistribute_s=float(self.redistribute_s),
                 exchange_s=float(self.exchange_s),
-                parameters_s=float(self.parameters_s),
+                parameters_s=float(self.parameters_s + self.waited_s),
                 hidden_s=float(self.parameters_s * (1 - exposed_share)),
                 optimizer_s=float(self.optimizer_s),
             ),
@@ -72,6 +94,19 @@ class Totals:
                 gradients=float(self.gradients),
                 optimizer_state=float(self.optimizer_state),
                 saved_activations=float(self.saved),
-                gather_buffers=float(self.gathered + max(self.recomputed.values(), default=0.0)),
+                gather_buffers=float(self._gathered + max(self.recomputed.values(), default=0.0)),
+                workspace=self._workspace,
             ),
         )
+
+    @property
+    def _gathered(self) -> float:
+        waits = self.machine is not None and not self.machine.gathers_beside_compute
+        return CPU_GATHERED * self.all_gathered if waits else self.gathered
+
+    @property
+    def _workspace(self) -> float:
+        if self.machine is None:
+            return 0.0
+        temporaries = PARAMETER_TEMPORARIES * self.largest_parameter
+        return self.machine.process_bytes + temporaries + ACTIVATION_TEMPORARIES * self.largest_activation

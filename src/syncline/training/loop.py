@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from syncline.cluster.memory import MemoryMeter
 from syncline.cluster.rank import Rank
 from syncline.errors import NonFiniteLossError
 from syncline.strategies.protocol import TrainStep
@@ -42,6 +43,8 @@ class LoopParts:
     """Empty on all ranks but the first."""
     view: ProgressView | None
     stop: StopFlag
+    meter: MemoryMeter
+    """Of the steps; evaluation and checkpoints do not count."""
 
 
 class Loop:
@@ -72,6 +75,7 @@ class Loop:
         """Train on the next global batch, and act on what the step before came to."""
         parts, number = self._parts, self.done + 1
         started = time.perf_counter()
+        parts.meter.resume()
         seed_everything(self._config.seed, number, parts.rank.index)
         part = parts.step.rows(self._config.batch)
         batch = parts.batches.rows(number - 1, part)
@@ -126,6 +130,7 @@ class Loop:
         parts = self._parts
         if parts.evaluation is None or not self._config.evaluation.batches:
             return None
+        parts.meter.pause()
         share_buffers(parts.step.model)
         losses = [
             parts.step.evaluate(batch)
@@ -144,6 +149,7 @@ class Loop:
         if self._saved == self.done:
             return
         parts, self._saved = self._parts, self.done
+        parts.meter.pause()
         broken = not all(bool(p.isfinite().all()) for p in _local_parameters(parts.step.model))
         if any_rank(broken, parts.device):
             raise NonFiniteLossError(self._not_finite(f"Weights are not finite after step {self.done}"))

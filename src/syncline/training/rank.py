@@ -13,7 +13,6 @@ from typing import Any
 import torch.distributed as dist
 
 from syncline.cluster.device import rank_device
-from syncline.cluster.memory import MemoryMeter
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import current_rank
 from syncline.cluster.traffic import TrafficMeter
@@ -49,13 +48,13 @@ def train_rank(config: TrainConfig, folder: Path, *, resume: bool) -> Summary | 
     rank = current_rank()
     device = rank_device(rank)
     with process_group(device), catch_stop_signals() as stop:
-        meter, traffic = MemoryMeter(device), TrafficMeter()
+        traffic = TrafficMeter()
         run = prepare_run(config, rank, device)
         path = latest_checkpoint(folder / CHECKPOINTS_FOLDER) if resume or rank.restarts else None
-        meter.reset_peak()
+        run.meter.reset_peak()
         with open_loop(run, folder, path, stop) as loop:
             loop.run()
-        figures = _gather(meter.peak_bytes(), traffic.sent())
+        figures = _gather(run.meter.peak_bytes(), traffic.sent())
         if not rank.is_first:
             return None
         status, reason = _ending(loop, config, stop)

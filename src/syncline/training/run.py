@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from syncline.cluster.memory import MemoryMeter
 from syncline.cluster.rank import Rank
 from syncline.strategies.protocol import Job, TrainStep
 from syncline.strategies.registry import parse_strategy
@@ -36,6 +37,8 @@ class Run:
     workload: LoadedWorkload
     step: TrainStep
     batches: BatchSource
+    meter: MemoryMeter
+    """Counts from before the model was built."""
 
 
 def prepare_run(config: TrainConfig, rank: Rank, device: torch.device) -> Run:
@@ -44,6 +47,9 @@ def prepare_run(config: TrainConfig, rank: Rank, device: torch.device) -> Run:
     strategy.check(world_size=rank.world_size, global_batch=config.batch, accumulate=config.accumulate)
     seed_everything(config.seed)
     workload = load_workload(config.model, data=config.data, seed=config.seed, input=config.input)
+    # Data is loaded when it is first asked for, and is no part of what training takes.
+    batches = open_batches(workload, config.batch, config.seed)
+    meter = MemoryMeter(device)
     model = workload.build_model().to(device)
     job = Job(
         model=model,
@@ -59,7 +65,8 @@ def prepare_run(config: TrainConfig, rank: Rank, device: torch.device) -> Run:
         device=device,
         workload=workload,
         step=strategy.setup(job),
-        batches=open_batches(workload, config.batch, config.seed),
+        batches=batches,
+        meter=meter,
     )
 
 
@@ -91,6 +98,7 @@ def open_loop(run: Run, folder: Path, path: Path | None, stop: StopFlag) -> Iter
         sinks=sinks,
         view=view,
         stop=stop,
+        meter=run.meter,
     )
     try:
         yield Loop(parts, done=done)

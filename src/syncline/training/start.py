@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 
 from syncline.cluster.device import device_type, rank_device
+from syncline.cluster.emulation import parse_emulation
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import Rank, current_rank, launched_by_torchrun
 from syncline.cluster.topology import NETWORK_LEVEL, NODE_LEVEL
 from syncline.errors import ConfigError, NonFiniteLossError, RankFailedError, SynclineError
 from syncline.launch.emulated import launch_emulated
-from syncline.cluster.emulation import parse_emulation
 from syncline.launch.local import launch_local
 from syncline.launch.stopping import LaunchStopped
 from syncline.strategies.registry import parse_strategy

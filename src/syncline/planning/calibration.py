@@ -1,0 +1,51 @@
+"""What was measured on a machine, in place of what the cost model estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from syncline.planning.op_calls import OpCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSeconds:
+    """How long one op takes on one device while all devices of its machine work."""
+
+    forward_s: float
+    backward_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFigures:
+    """What a machine's ranks were measured to do besides ops and collectives."""
+
+    dispatch: OpSeconds
+    """The least that any op takes: calling it, and its node of the backward pass."""
+    overlap: float
+    """Of communication that runs beside compute, the share that is hidden: 0 where both need the same
+    cores, 1 where they do not disturb each other."""
+    optimizer_s_per_tensor: float
+    """The optimizer's step."""
+    optimizer_s_per_byte: float
+    """The same for each byte of the parameters that it updates."""
+    fresh_copy_s_per_byte: float
+    """Copying a tensor into memory that has to be fetched for it."""
+    gathers_beside_compute: bool
+    """Whether weights are gathered while the device computes: accelerators do, CPU ranks wait."""
+    process_bytes: float
+    """What training a model of a few weights takes: buffers of libraries, threads, the step's own code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The timings of ops by `OpCall.key`, and the machine's other figures."""
+
+    machine: MachineFigures
+    ops: Mapping[str, OpSeconds] = field(default_factory=dict)
+    scale: float = 1.0
+    """Of the estimates of ops without a timing: the median of measured over estimated."""
+
+    def seconds(self, call: OpCall) -> OpSeconds | None:
+        """The timing of a call, if it was timed."""
+        return self.ops.get(call.key)
