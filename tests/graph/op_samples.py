@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-aten = torch.ops.aten
+from syncline.graph import composites as composites
+
+aten, own = torch.ops.aten, torch.ops.syncline
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
@@ -70,6 +72,9 @@ PRODUCTS: dict[str, Callable[[], Call]] = {
     "addmm of a matrix": lambda: call(aten.addmm.default, real(4, 10), real(4, 8), real(8, 10), beta=2.0),
     "baddbmm": lambda: call(aten.baddbmm.default, real(4, 6, 10), real(4, 6, 8), real(4, 8, 10)),
     "baddbmm broadcasts": lambda: call(aten.baddbmm.default, real(1, 1, 10), real(4, 6, 8), real(4, 8, 10)),
+    "linear_chunks": lambda: call(own.linear_chunks.default, real(4, 6, 8), real(12, 8), real(12), 3),
+    "linear_chunks without bias": lambda: call(own.linear_chunks.default, real(4, 8), real(12, 8), None, 2),
+    "addmm_chunks": lambda: call(own.addmm_chunks.default, real(12), real(4, 8), real(8, 12), 3),
     "einsum": lambda: call(aten.einsum.default, "bqhd,bkhd->bhqk", [real(4, 6, 2, 8), real(4, 10, 2, 8)]),
     "einsum of three": lambda: call(
         aten.einsum.default, "ij,jk,kl->il", [real(4, 6), real(6, 8), real(8, 2)]

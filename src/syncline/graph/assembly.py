@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from syncline._torch_compat import OpOverload, overload_name, schema_arguments
+from syncline.graph.chunking import join_chunks
 from syncline.graph.lookup import space_of
 from syncline.graph.opgraph import Op, OpGraph, Tensor, TensorKind, TensorRef
 from syncline.graph.recording import Draft
@@ -23,7 +24,7 @@ from syncline.graph.space import IterationSpace
 class Assembly:
     """What a lowering found, on its way to a graph."""
 
-    tensors: Sequence[Tensor]
+    tensors: list[Tensor]
     drafts: Sequence[Draft]
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
@@ -34,7 +35,8 @@ class Assembly:
 
     def graph(self, tied: Mapping[str, str], exported: ExportedProgram | None = None) -> OpGraph:
         """The graph, with tensors and ops numbered in order."""
-        drafts = _needed(self.drafts, [*self.outputs, *self.buffer_updates.values()])
+        wanted = [*self.outputs, *self.buffer_updates.values()]
+        drafts = join_chunks(_needed(self.drafts, wanted), wanted, self._new_tensor)
         kept = self._number(drafts)
         names = self._names(drafts)
         ops = tuple(
@@ -51,6 +53,10 @@ class Assembly:
             constants={kept[old].id: value for old, value in self.constants.items()},
             exported=exported,
         )
+
+    def _new_tensor(self, like: Tensor) -> Tensor:
+        self.tensors.append(replace(like, id=len(self.tensors)))
+        return self.tensors[-1]
 
     def _number(self, drafts: Iterable[Draft]) -> dict[int, Tensor]:
         """The tensors that stay, by their old id; all but activations stay even if nothing uses them."""

@@ -17,6 +17,7 @@ import torch
 from torch.export import ExportedProgram
 
 from syncline._torch_compat import OpOverload
+from syncline.graph import composites as composites  # `resolve` finds them among torch's ops.
 from syncline.graph.space import IterationSpace
 
 

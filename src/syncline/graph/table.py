@@ -31,6 +31,8 @@ TABLE: dict[str, Row] = {
     "matmul": contractions.matmul,
     "addmm": contractions.add_product,
     "baddbmm": contractions.add_product,
+    "linear_chunks": contractions.linear_chunks,
+    "addmm_chunks": contractions.addmm_chunks,
     "einsum": contractions.einsum,
     "conv1d": contractions.convolution,
     "conv2d": contractions.convolution,

@@ -19,7 +19,7 @@ from syncline.planning.tables import Tables
 Shardings = dict[int, tuple[int, ...]]
 """An assignment for each op, by its id."""
 
-_PRODUCTS = ("linear", "addmm", "mm", "matmul")
+_PRODUCTS = ("linear", "addmm", "mm", "matmul", "linear_chunks", "addmm_chunks")
 
 
 def data_parallel(graph: OpGraph, axes: SearchAxes) -> Shardings:

@@ -32,6 +32,28 @@ def add_product(call: Call) -> Rule:
     return Rule(text, contractions=(Contraction(((1,), (2,))),), linear_in=((0, 1), (0, 2)))
 
 
+def linear_chunks(call: Call) -> Rule:
+    """linear, cut into equal chunks: the outputs of each are n, all together (s n)."""
+    outputs = ", ".join(["... n"] * len(call.outputs))
+    return Rule(
+        f"... k, (s! n) k, +(s n) -> {outputs}",
+        contractions=_PRODUCT,
+        sizes=(("s", len(call.outputs)),),
+        linear_in=((0, 2), (1, 2)),
+    )
+
+
+def addmm_chunks(call: Call) -> Rule:
+    """addmm, cut into equal chunks: the outputs of each are n, all together (s n)."""
+    outputs = ", ".join(["m n"] * len(call.outputs))
+    return Rule(
+        f"+(s! n), m k, k (s n) -> {outputs}",
+        contractions=(Contraction(((1,), (2,))),),
+        sizes=(("s", len(call.outputs)),),
+        linear_in=((0, 1), (0, 2)),
+    )
+
+
 def einsum(call: Call) -> Rule:
     """The equation itself; a repeated subscript within one tensor (a diagonal) is whole."""
     equation = call.arguments["equation"].replace(" ", "").replace(".", "")

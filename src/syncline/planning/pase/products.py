@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from syncline.graph import IterationSpace, Op
+from syncline.graph.space import DimKind
 from syncline.planning.pase.layer import LayerDim, LayerKind, Nest, Placement, nest_of
 from syncline.planning.pase.terms import Gemm, Recurrence, Softmax
 
@@ -33,8 +34,10 @@ def _dims_of(space: IterationSpace, position: int) -> set[int]:
 
 
 def _gemm(space: IterationSpace, left: set[int], right: set[int]) -> Gemm:
-    given = {dim for dims in space.outputs[0].dims for dim in dims}
     dims = range(len(space.dims))
+    given = {dim for dims in space.outputs[0].dims for dim in dims}
+    # Chunks are outputs too, one beside the other.
+    given |= {dim for dim in dims if space.dims[dim].kind is DimKind.WHOLE}
     return Gemm(
         m=tuple(dim for dim in dims if dim in given and dim not in right),
         n=tuple(dim for dim in dims if dim in given and dim not in left),

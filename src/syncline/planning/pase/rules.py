@@ -176,6 +176,7 @@ _POOLS = [f"{kind}_pool{count}d" for kind in ("max", "avg", "adaptive_avg") for 
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(("linear", "mm", "bmm", "mv", "matmul", "addmm", "baddbmm", "einsum"), contraction),
+    **dict.fromkeys(("linear_chunks", "addmm_chunks"), contraction),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), convolution),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), convolution),
     "embedding": embedding,

@@ -1,10 +1,11 @@
-"""Plans that split the units of recurrent layers, whose weights are then strided."""
+"""Plans that leave an op's own parameters strided: units of recurrent layers, heads of joined projections."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from plan_samples import builtin_graph, plausible_cluster, two_by_two
 from syncline.errors import PlanningError
 from syncline.graph import Op, OpGraph, capture
-from syncline.planning.choices import legal_assignments
+from syncline.planning.baselines import tensor_parallel
+from syncline.planning.choices import input_states, legal_assignments, output_states
 from syncline.planning.evaluation import evaluate_plan
 from syncline.planning.pins import Pin
 from syncline.planning.plan import OpSharding
@@ -44,6 +46,18 @@ def recurrent_graph(**kind: bool) -> OpGraph:
     with torch.device("meta"):
         batch = (torch.empty(4, 6, 8), torch.empty(4, 6, width))
         return capture(Recurrent(**kind), batch, loss=F.mse_loss)
+
+
+class Joined(nn.Module):
+    """Attention whose queries, keys and values are one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = (one.unflatten(-1, (4, 8)).transpose(1, 2) for one in self.project(x).chunk(3, -1))
+        return self.out(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
 
 
 def lstm(graph: OpGraph) -> Op:
@@ -79,6 +93,24 @@ def test_the_search_weighs_split_units():
     rows = next(one.assignments for one in nodes if one.op is not None and one.op.target == op.target)
     assert rows is not None
     assert (rows == hidden).all(axis=1).any()
+
+
+def test_megatron_splits_the_heads_of_joined_projections():
+    """By columns, then by heads, then by rows: one partial sum at the end, and nothing between."""
+    with torch.device("meta"):
+        graph = capture(Joined(), (torch.empty(4, 6, 32), torch.empty(4, 6, 32)), loss=F.mse_loss)
+    axes = two_by_two()
+    shardings = tensor_parallel(graph, axes, [1])
+    inner = {op.name: op.space.dims[shardings[op.id][1]].name for op in graph.ops if shardings[op.id][1] >= 0}
+    assert inner["project/linear_chunks"] == "n"
+    assert inner["scaled_dot_product_attention"] == "d1"
+    assert inner["out/linear"] == "k"
+    attention = graph.op("scaled_dot_product_attention")
+    assert all(
+        output_states(maker.space, np.array([shardings[maker.id]], dtype=np.int8), 0)[0, 1]
+        == input_states(attention.space, np.array([shardings[attention.id]], dtype=np.int8), place)[0, 1]
+        for place, maker in enumerate(graph.ops[graph.producers[one] or 0] for one in attention.inputs)
+    )
 
 
 def test_a_plan_with_split_units_is_kept_checked_and_priced(tmp_path: Path):
