@@ -110,3 +110,19 @@ class Trace:
     def paused(self) -> AbstractContextManager[Any]:
         """A context in which nothing is recorded."""
         return disable_proxy_modes_tracing()
+
+
+def preserved_version(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """Within, writing to a tensor does not count as a change that backward must refuse.
+
+    Tested with 2.13. Awaited: a public way to fetch freed weights again, as FSDP2 itself does.
+    """
+    return torch.autograd._unsafe_preserve_version_counter(tensor)
+
+
+def schema_returns(op: OpOverload) -> Sequence[Any]:
+    """What an op returns: names and types.
+
+    Tested with 2.13. Awaited: public access to the schema of an op.
+    """
+    return op._schema.returns

@@ -27,6 +27,10 @@ def weightless(model: nn.Module, fake: AbstractContextManager[Any]) -> nn.Module
             memo[id(buffer)] = _empty(buffer)
         for tensor in _plain_tensors(model):
             memo.setdefault(id(tensor), _empty(tensor) if tensor.is_meta else tensor)
+    return _copied(model, memo)
+
+
+def _copied(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
     try:
         return copy.deepcopy(model, memo)
     except Exception as error:
@@ -35,6 +39,16 @@ def weightless(model: nn.Module, fake: AbstractContextManager[Any]) -> nn.Module
             f"{type(error).__name__}: {error}\nRemove what cannot be copied (locks, files, generators) from "
             "its attributes, or give it a __deepcopy__."
         ) from error
+
+
+def skeleton(model: nn.Module) -> nn.Module:
+    """A copy whose parameters and buffers are on the meta device, to be captured later."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+    for buffer in model.buffers():
+        memo[id(buffer)] = buffer.to("meta")
+    return _copied(model, memo)
 
 
 def tracing_device(model: nn.Module) -> torch.device:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from syncline.cluster.rank import Rank
+from syncline.planning.plan import Plan
 from syncline.workloads.workload import Batch
 
 LossFunction: TypeAlias = Callable[[nn.Module, Batch], Tensor]
@@ -40,6 +41,13 @@ class Job:
     rank: Rank
     device: torch.device
     options: StepOptions = field(default_factory=StepOptions)
+    example: Batch | None = None
+    """A micro-batch of all ranks together, of which only shapes and types matter; for strategies that
+    capture the model."""
+    plan: Plan | None = None
+    """How every op is split, where that is decided already."""
+    cluster: str | None = None
+    """What the ranks run on, where plans can know more than how many ranks a node has."""
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ parameter NAME. Sharded tensors are DTensors, so `torch.distributed.checkpoint` 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,20 +18,20 @@ GROUPS_KEY = "optimizer_groups"
 
 def collect_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Weights, buffers and optimizer state; what is tensors there are the live tensors themselves."""
-    _materialise(optimizer)
+    materialise(optimizer)
     names = _names(model)
     state: dict[str, Any] = {f"model.{name}": tensor for name, tensor in model_tensors(model).items()}
     for parameter, entries in optimizer.state.items():
         for key, value in entries.items():
             if value is not None:
                 state[f"optimizer.{names[parameter]}.{key}"] = value
-    state[GROUPS_KEY] = json.dumps([_settings(group) for group in optimizer.param_groups])
+    state[GROUPS_KEY] = json.dumps(collect_settings(optimizer))
     return state
 
 
 def apply_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Put a collected state into a model and an optimizer, copying into the tensors that are there."""
-    _materialise(optimizer)
+    materialise(optimizer)
     names = _names(model)
     with torch.no_grad():
         for name, tensor in model_tensors(model).items():
@@ -44,10 +45,7 @@ def apply_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[
                     value.copy_(loaded)
                 else:
                     entries[key] = loaded
-    for group, values in zip(optimizer.param_groups, json.loads(state[GROUPS_KEY]), strict=True):
-        group.update(
-            {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-        )
+    apply_settings(optimizer, json.loads(state[GROUPS_KEY]))
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -57,6 +55,19 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     parameters = {id(parameter) for parameter in first.values()}
     buffers = {name: tensor for name, tensor in saved.items() if id(tensor) not in parameters}
     return {name: tensor.detach() for name, tensor in (first | buffers).items()}
+
+
+def collect_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Learning rate and the like of each parameter group."""
+    return [_settings(group) for group in optimizer.param_groups]
+
+
+def apply_settings(optimizer: torch.optim.Optimizer, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Take over what `collect_settings` gave."""
+    for group, values in zip(optimizer.param_groups, settings, strict=True):
+        group.update(
+            {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+        )
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +80,7 @@ def _names(model: nn.Module) -> dict[Tensor, str]:
     return {parameter: name for name, parameter in model.named_parameters()}
 
 
-def _materialise(optimizer: torch.optim.Optimizer) -> None:
+def materialise(optimizer: torch.optim.Optimizer) -> None:
     """Give a fresh optimizer the (zero) state that its first step would create.
 
     A step with zero gradients at learning rate 0 changes no weight; zeroing what it left gives the state

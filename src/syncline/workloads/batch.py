@@ -22,6 +22,24 @@ def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return batch
 
 
+def flat_tensors(batch: Any) -> list[Tensor]:
+    """All tensors of a batch in a fixed order: places in order, keys in alphabetical order."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    if isinstance(batch, Mapping):
+        return [tensor for key in sorted(batch) for tensor in flat_tensors(batch[key])]
+    if isinstance(batch, tuple | list):
+        return [tensor for value in batch for tensor in flat_tensors(value)]
+    return []
+
+
+def in_fixed_order(batch: Any) -> Any:
+    """The batch with its keys in the order of `flat_tensors`."""
+    if isinstance(batch, Mapping):
+        return {key: in_fixed_order(batch[key]) for key in sorted(batch)}
+    return type(batch)(map(in_fixed_order, batch)) if isinstance(batch, tuple | list) else batch
+
+
 def first_tensor(batch: Any) -> Tensor:
     """Some tensor of the batch; ValueError when it has none."""
     values = batch.values() if isinstance(batch, Mapping) else batch

@@ -1,0 +1,1 @@
+"""`planned` and `tensor`: a captured graph as one program per rank over local tensors, split as a plan says."""

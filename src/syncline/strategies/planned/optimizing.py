@@ -1,0 +1,73 @@
+"""Lets the user's optimizer update this rank's parts of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn, optim
+
+from syncline.strategies.planned.parameters import PlacedParameter
+from syncline.strategies.planned.ranks import LiveMesh
+
+_ELEMENTWISE = (
+    optim.SGD,
+    optim.Adam,
+    optim.AdamW,
+    optim.NAdam,
+    optim.RAdam,
+    optim.Adamax,
+    optim.Adagrad,
+    optim.Adadelta,
+    optim.RMSprop,
+    optim.Rprop,
+    optim.ASGD,
+)
+"""Optimizers that treat each element by itself, so that a part can be updated without the others."""
+
+
+class Optimizing:
+    """One optimizer on this rank.
+
+    An optimizer that is known to work element by element holds plain local tensors, which is fast. Any other
+    holds DTensors, so that what it computes of a whole parameter is right.
+    """
+
+    def __init__(
+        self,
+        optimizer: optim.Optimizer,
+        names: Mapping[int, str],
+        model: nn.Module,
+        placed: Mapping[str, PlacedParameter],
+        mesh: LiveMesh,
+    ) -> None:
+        """`names`: those of the parameters that the optimizer was made with, by identity."""
+        self._optimizer = optimizer
+        self._placed = placed
+        self._mesh = mesh
+        self._present = dict(model.named_parameters())
+        self._is_elementwise = type(optimizer) in _ELEMENTWISE
+        self.others: list[Tensor] = []
+        for group in optimizer.param_groups:
+            group["params"] = [self._held(names[id(old)]) for old in group["params"]]
+
+    def _held(self, name: str) -> Tensor:
+        one = self._placed.get(name)
+        if one is None:
+            self.others.append(self._present[name])
+            return self._present[name]
+        return one.stored if self._is_elementwise else self._present[name]
+
+    def step(self) -> None:
+        """Update, and forget the gradients."""
+        if not self._is_elementwise:
+            self._hand_over()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _hand_over(self) -> None:
+        for name, one in self._placed.items():
+            if one.stored.grad is None:
+                continue
+            self._present[name].grad = one.placing.as_dtensor(one.stored.grad, self._mesh)
+            one.stored.grad = None

@@ -1,0 +1,68 @@
+"""The live ranks as a plan's mesh: where this rank is, and the groups that it talks to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from syncline.cluster.mesh import Mesh, MeshAxis
+from syncline.planning.plan import Axis
+
+
+class LiveMesh:
+    """A plan's axes laid over the ranks, in rank order, the last axis fastest."""
+
+    def __init__(self, axes: Sequence[Axis], rank: int, device: torch.device) -> None:
+        """Every rank must make this at the same time: it opens process groups."""
+        levels = list(dict.fromkeys(axis.level for axis in reversed(axes)))
+        self._mesh = Mesh(
+            tuple(MeshAxis(name=one.name, level=levels.index(one.level), size=one.size) for one in axes),
+            num_levels=len(levels),
+        )
+        self.sizes = self._mesh.shape
+        self.rank = rank
+        self.coordinates = self._mesh.coordinates(rank)
+        self.device = device
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        self._devices: DeviceMesh | None = None
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The same mesh for DTensors."""
+        if self._devices is None:
+            self._devices = init_device_mesh(
+                self.device.type,
+                self.sizes or (1,),
+                mesh_dim_names=tuple(name.replace(".", "_") for name in self._mesh.names) or ("alone",),
+            )
+        return self._devices
+
+    def members(self, axes: Sequence[int]) -> int:
+        """How many ranks a group over these axes has."""
+        return math.prod(self.sizes[axis] for axis in axes)
+
+    def place(self, axes: Sequence[int]) -> int:
+        """This rank's place in its group over these axes, the first axis slowest."""
+        place = 0
+        for axis in axes:
+            place = place * self.sizes[axis] + self.coordinates[axis]
+        return place
+
+    def group(self, axes: Sequence[int]) -> dist.ProcessGroup:
+        """This rank's group over these axes; members are in the order of `place`.
+
+        Every rank must ask for the same sets of axes in the same order: the first to ask opens the group.
+        """
+        key = tuple(axes)
+        if key not in self._groups:
+            names = [self._mesh.names[axis] for axis in key]
+            groups = self._mesh.groups(names).tolist()
+            own, _ = dist.new_subgroups_by_enumeration(groups)
+            if not isinstance(own, dist.ProcessGroup):
+                raise RuntimeError(f"rank {self.rank} is in no group over {names}")
+            self._groups[key] = own
+        return self._groups[key]
