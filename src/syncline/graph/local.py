@@ -69,7 +69,8 @@ def run_local(
         inputs: The shard's pieces of the op's inputs.
         all_reduce: Sums a scalar over the shards; only for `divide_by_valid`.
     """
-    given = [torch.zeros_like(one) if place in local.silenced else one for place, one in enumerate(inputs)]
+    # Zero times the input, and not zeros: so it has a gradient on every shard, and all take part in its sum.
+    given = [one * 0 if place in local.silenced else one for place, one in enumerate(inputs)]
     outside = None
     if local.lookup is not None:
         given[1], outside = _own_rows(given[1], local.lookup)

@@ -43,7 +43,7 @@ class PlacedParameter:
         share = self.placing.share
         if share is None or self.is_gathered or self._gathered is not None:
             return
-        parts, group = self._mesh.members(share.axes), self._mesh.group(share.axes)
+        parts, group = self._mesh.members(share.axes), self._mesh.group(share.axes, "weights")
         own = self.stored.detach()
         self._gathered = own.new_empty((parts, *own.shape))
         self._pending = dist.all_gather_single(

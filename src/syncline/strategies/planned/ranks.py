@@ -27,7 +27,7 @@ class LiveMesh:
         self.rank = rank
         self.coordinates = self._mesh.coordinates(rank)
         self.device = device
-        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        self._groups: dict[tuple[str, tuple[int, ...]], dist.ProcessGroup] = {}
         self._devices: DeviceMesh | None = None
 
     @property
@@ -52,14 +52,15 @@ class LiveMesh:
             place = place * self.sizes[axis] + self.coordinates[axis]
         return place
 
-    def group(self, axes: Sequence[int]) -> dist.ProcessGroup:
+    def group(self, axes: Sequence[int], purpose: str = "activations") -> dist.ProcessGroup:
         """This rank's group over these axes; members are in the order of `place`.
 
-        Every rank must ask for the same sets of axes in the same order: the first to ask opens the group.
+        Every rank must ask for the same groups in the same order: the first to ask opens the group. What is
+        sent for another purpose goes through another group, so that neither waits for the other.
         """
-        key = tuple(axes)
+        key = (purpose, tuple(axes))
         if key not in self._groups:
-            names = [self._mesh.names[axis] for axis in key]
+            names = [self._mesh.names[axis] for axis in axes]
             groups = self._mesh.groups(names).tolist()
             own, _ = dist.new_subgroups_by_enumeration(groups)
             if not isinstance(own, dist.ProcessGroup):

@@ -16,6 +16,7 @@ from torch import Tensor
 from syncline.strategies.planned.parameters import PlacedParameter
 from syncline.strategies.planned.ranks import LiveMesh
 
+_PURPOSE = "gradients"
 FIRST_BUCKET_BYTES = 1 << 20
 """The first bucket is small, so that sending begins early."""
 
@@ -82,7 +83,7 @@ class _Bucket:
 
     def __init__(self, members: Sequence[PlacedParameter], mesh: LiveMesh) -> None:
         self.members = members
-        self._group = mesh.group(members[0].placing.summed_over)
+        self._group = mesh.group(members[0].placing.summed_over, _PURPOSE)
         self._flat: Tensor | None = None
         self._work: dist.Work | None = None
 
@@ -128,9 +129,9 @@ class _Share:
         self._mesh = mesh
         summed = one.placing.summed_over
         self._scattered = tuple(axis for axis in share.axes if axis in summed)
-        self._scatter = mesh.group(self._scattered) if self._scattered else None
+        self._scatter = mesh.group(self._scattered, _PURPOSE) if self._scattered else None
         self._rest = tuple(axis for axis in summed if axis not in share.axes)
-        self._reduce = mesh.group(self._rest) if self._rest else None
+        self._reduce = mesh.group(self._rest, _PURPOSE) if self._rest else None
         self._out: Tensor | None = None
         self._given: Tensor | None = None
         self._work: dist.Work | None = None

@@ -1,0 +1,67 @@
+"""Plans that nobody would make: every op split at random, as far as that is legal."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from syncline.cluster.machine import machines_like_this
+from syncline.graph.opgraph import OpGraph, TensorKind
+from syncline.planning.axes import SearchAxes, search_axes
+from syncline.planning.choices import legal_assignments
+from syncline.planning.parameter_costs import KEEPINGS, Keeping
+from syncline.planning.plan import Axis, OpSharding, Plan, PlannedWorkload, SearchReport
+from syncline.planning.planner import name_split
+from syncline.planning.prediction import Memory, Prediction, Times
+from syncline.planning.roles import constant_ops
+
+
+def random_plan(graph: OpGraph, *, nodes: int, per_node: int, seed: int) -> Plan:
+    """A legal plan from random numbers; two in three ops with room for it are split over each axis."""
+    random = np.random.default_rng(seed)
+    axes = search_axes(machines_like_this("test", nodes=nodes, per_node=per_node))
+    constant = constant_ops(graph)
+    ops: dict[str, OpSharding] = {}
+    for op in graph.ops:
+        rows = legal_assignments(op, axes)
+        used = 1 + (rows >= 0).sum(axis=1) * 3
+        row = rows[random.choice(len(rows), p=used / used.sum())]
+        split = {} if op.id in constant else name_split(op.space.dims, row, axes)
+        ops[op.name] = OpSharding(split=split, keep=KEEPINGS[random.integers(len(KEEPINGS))])
+    tied = {
+        tensor.name: Keeping.REPLICATED
+        for tensor in graph.of_kind(TensorKind.PARAMETER)
+        if len(graph.consumers[tensor.id]) > 1
+    }
+    return as_plan(graph, axes, ops, tied, recompute=bool(random.integers(2)))
+
+
+def as_plan(
+    graph: OpGraph,
+    axes: SearchAxes,
+    ops: dict[str, OpSharding],
+    tied: dict[str, Keeping],
+    *,
+    recompute: bool = False,
+) -> Plan:
+    """A plan of shardings, which says nothing of what it costs."""
+    return Plan(
+        workload=PlannedWorkload(
+            model="test",
+            batch=0,
+            parameters=graph.parameter_count,
+            forward_flops=graph.forward_flops,
+            optimizer_state_factor=2.0,
+        ),
+        cluster=axes.cluster.name,
+        measured=False,
+        memory_limit_bytes=1e12,
+        axes=tuple(
+            Axis(name=axis.name, size=axis.size, level=axes.cluster.levels[axis.level].name)
+            for axis in axes.axes
+        ),
+        ops=ops,
+        tied=tied,
+        recompute=recompute,
+        prediction=Prediction(times=Times(), memory=Memory()),
+        search=SearchReport(space="1", seconds=0.0, ops=len(graph.ops), choices=0, exposed_share=1.0),
+    )
