@@ -66,7 +66,6 @@ def train_single(case: Case):
 
 
 def train_planned(case: Case):
-    import faulthandler; faulthandler.dump_traceback_later(25, exit=False)
     found = []
     for seed in case.seeds:
         job, batches = make_job(case)
