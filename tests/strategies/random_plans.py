@@ -22,7 +22,7 @@ def random_plan(graph: OpGraph, *, nodes: int, per_node: int, seed: int) -> Plan
     constant = constant_ops(graph)
     ops: dict[str, OpSharding] = {}
     for op in graph.ops:
-        rows = legal_assignments(op, axes)
+        rows = legal_assignments(graph, op, axes)
         used = 1 + (rows >= 0).sum(axis=1) * 3
         row = rows[random.choice(len(rows), p=used / used.sum())]
         split = {} if op.id in constant else name_split(op.space.dims, row, axes)

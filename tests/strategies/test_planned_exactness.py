@@ -30,6 +30,7 @@ class Case:
     seeds: tuple[int, ...]
     batch: int = BATCH
     steps: int = STEPS
+    rate: float = 1e-5
 
 
 def make_job(case: Case) -> tuple[Job, object]:
@@ -37,7 +38,7 @@ def make_job(case: Case) -> tuple[Job, object]:
     model = workload.build_model()
     job = Job(
         model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9),
+        optimizer=torch.optim.SGD(model.parameters(), lr=case.rate, momentum=0.9),
         compute_loss=workload.compute_loss,
         rank=current_rank(),
         device=torch.device("cpu"),

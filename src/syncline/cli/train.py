@@ -35,8 +35,8 @@ def train(
     data: str | None = None,
     batch: int | None = None,
     steps: int | None = None,
+    plan: Path | None = None,
     resume: Annotated[bool, FLAG] = False,
-    max_restarts: int | None = None,
     config: Path | None = None,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     json: Annotated[bool, FLAG] = False,
@@ -50,6 +50,8 @@ def train(
       syncline train resnet18:size=tiny --strategy sharded:group=2 --ranks 4 --steps 50
 
       syncline train gpt2-tiny --emulate 2x2@200mbit
+
+      syncline train gpt2-tiny --strategy planned --ranks 4
 
       syncline train --resume -o runs/gpt2-tiny-data-001 --steps 500
 
@@ -74,13 +76,13 @@ def train(
         Global batch size, over all ranks. Default: 16.
     steps:
         How many steps to train. Default: 100.
+    plan:
+        Train as this plan.json says, with the strategy planned. Default: planned searches for a plan itself.
     resume:
         Go on with the run in the folder given with -o, from its newest checkpoint.
-    max_restarts:
-        Start again from the last checkpoint when a rank fails, at most so many times. Default: 0.
     config:
         A TOML file with these and all other settings (optimizer, schedule, checkpoint, evaluation, seed,
-        accumulate, precision, clip_norm, activation_checkpointing, ...); flags win over it. Every run's
+        accumulate, precision, clip_norm, activation_checkpointing, max_restarts, ...); flags win over it. Every run's
         folder has a complete one, config.toml.
     output:
         The run's folder. Default: a new one below `runs`.
@@ -96,7 +98,7 @@ def train(
         "data": data,
         "batch": batch,
         "steps": steps,
-        "max_restarts": max_restarts,
+        "plan": str(plan) if plan is not None else None,
     }
     if resume and output is None:
         raise ConfigError(
@@ -127,6 +129,8 @@ def resolve_config(flags: dict[str, Any], path: Path | None, resumed: Path | Non
         raise ConfigError(
             "Which model? Name one, such as: syncline train gpt2-tiny\nSee: syncline train --help"
         )
+    if "plan" in settings:
+        settings.setdefault("strategy", "planned")
     return build_config(settings, "the command line")
 
 

@@ -6,7 +6,7 @@ equal, or the op lacks the dim), the op is repeated over that axis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -46,41 +46,56 @@ def tensor_parallel(graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int])
     return shardings
 
 
-def one_weird_trick(graph: OpGraph, axes: SearchAxes) -> Shardings:
+def one_weird_trick(graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int]) -> Shardings:
     """Krizhevsky's: convolutions split over the batch, fully connected layers by their output channels."""
-    everything = range(len(axes.axes))
-    batch = batch_dims(graph)
-    shardings: Shardings = {}
-    for op in graph.ops:
-        is_product = _name(op) in _PRODUCTS
-        dim = op.space.index("n") if is_product and _has(op, "n") else batch.get(op.id)
-        shardings[op.id] = _fit(graph, op, axes, [(dim, everything)])
-    return shardings
+    return _named_dims(graph, axes, model_axes, dict.fromkeys(_PRODUCTS, "n"))
 
 
-def split_vocabulary(graph: OpGraph, axes: SearchAxes) -> Shardings:
+def split_vocabulary(graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int]) -> Shardings:
     """For recurrent language models: the recurrence over the batch, lookup and projection by vocabulary."""
+    return _named_dims(
+        graph, axes, model_axes, {"embedding": "v", "linear": "n", "cross_entropy_loss": "c"}
+    )
+
+
+def _named_dims(
+    graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int], dims: Mapping[str, str]
+) -> Shardings:
+    """The ops of some names split over the model axes along these dims, all else over the batch."""
     everything = range(len(axes.axes))
     batch = batch_dims(graph)
     shardings: Shardings = {}
     for op in graph.ops:
-        name = {"embedding": "v", "linear": "n", "cross_entropy_loss": "c"}.get(_name(op))
-        dim = op.space.index(name) if name and _has(op, name) else batch.get(op.id)
-        shardings[op.id] = _fit(graph, op, axes, [(dim, everything), (batch.get(op.id), everything)])
+        name = dims.get(_name(op))
+        wishes = [(batch.get(op.id), everything)]
+        if name and _has(op, name):
+            wishes.insert(0, (op.space.index(name), model_axes))
+        shardings[op.id] = _fit(graph, op, axes, wishes)
     return shardings
 
 
-def expert(graph: OpGraph, axes: SearchAxes) -> tuple[str, Shardings]:
-    """The strategy that experts use for this kind of model, and its name."""
+def expert(
+    graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int] | None = None
+) -> tuple[str, Shardings]:
+    """The strategy that experts use for this kind of model, and its name.
+
+    Args:
+        graph: The model.
+        axes: The mesh.
+        model_axes: The axes that split the model; by default as experts do it, those inside a node for
+            transformers and all of them for others.
+    """
     names = {_name(op) for op in graph.ops}
+    inner = [index for index, axis in enumerate(axes.axes) if axis.level == 0]
+    everything = range(len(axes.axes))
     if "scaled_dot_product_attention" in names or ("softmax" in names and "embedding" in names):
-        inner = [index for index, axis in enumerate(axes.axes) if axis.level == 0]
-        return "Megatron tensor parallel in a node, data parallel between", tensor_parallel(
-            graph, axes, inner
-        )
+        chosen = inner if model_axes is None else model_axes
+        label = "Megatron tensor parallel in a node, data parallel between"
+        return label, tensor_parallel(graph, axes, chosen)
+    chosen = everything if model_axes is None else model_axes
     if "lstm" in names:
-        return "data parallel LSTM, split vocabulary", split_vocabulary(graph, axes)
-    return "one weird trick", one_weird_trick(graph, axes)
+        return "data parallel LSTM, split vocabulary", split_vocabulary(graph, axes, chosen)
+    return "one weird trick", one_weird_trick(graph, axes, chosen)
 
 
 def mesh_masks(tables: Tables, model_axes: Sequence[int]) -> dict[int, np.ndarray]:

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from syncline.cluster.device import rank_device
 from syncline.cluster.process_group import init_process_group
 from syncline.cluster.rank import current_rank
+from syncline.planning.plan import Plan
 from syncline.strategies.protocol import Job, StepOptions, TrainStep
 from syncline.strategies.registry import parse_strategy
+from syncline.workloads.batch import count_rows, slice_rows
 from syncline.workloads.calling import loss_function
-from syncline.workloads.workload import Workload
+from syncline.workloads.workload import Batch, Workload
 
 
 def parallelize(
@@ -24,7 +26,8 @@ def parallelize(
     optimizer: torch.optim.Optimizer,
     loss_fn: Callable[[Any, Tensor], Tensor] | None = None,
     *,
-    strategy: str = "data",
+    strategy: str | Plan = "data",
+    example_batch: Batch | None = None,
     accumulate: int = 1,
     precision: Literal["fp32", "bf16"] = "fp32",
     clip_norm: float | None = None,
@@ -40,7 +43,9 @@ def parallelize(
         model: Called as `model(inputs)`; a `transformers` model by its own convention.
         optimizer: Made with the model's parameters, before any step.
         loss_fn: Gets the output and the targets; by default cross-entropy.
-        strategy: `name` or `name:key=value,...`.
+        strategy: `name` or `name:key=value,...`, or a plan of `syncline.plan`.
+        example_batch: One global batch, over all ranks; strategies that capture the model (`planned`,
+            `tensor`) need it, and only its shapes and types matter.
         accumulate: Micro-batches that each batch is cut into.
         precision: `bf16` runs under autocast.
         clip_norm: Largest total norm of the gradients.
@@ -48,11 +53,13 @@ def parallelize(
 
     Returns:
         A step: `loss = step((inputs, targets))` trains and gives this rank's mean loss, detached;
-        `step.evaluate(batch)` gives a loss without training.
+        `step.evaluate(batch)` gives a loss without training. `step.rows(global_batch)` says which rows of
+        a global batch this rank must be given: with `tensor` and `planned`, some ranks get the same.
     """
     rank = current_rank()
     device = rank_device(rank)
-    chosen = parse_strategy(strategy)
+    plan = strategy if isinstance(strategy, Plan) else None
+    chosen = parse_strategy("planned" if isinstance(strategy, Plan) else strategy)
     chosen.check(world_size=rank.world_size, global_batch=rank.world_size * accumulate, accumulate=accumulate)
     if not dist.is_initialized():
         init_process_group(device)
@@ -71,6 +78,8 @@ def parallelize(
             clip_norm=clip_norm,
             activation_checkpointing=activation_checkpointing,
         ),
+        example=example_batch and slice_rows(example_batch, slice(count_rows(example_batch) // accumulate)),
+        plan=plan,
     )
     return chosen.setup(job)
 

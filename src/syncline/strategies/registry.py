@@ -5,6 +5,8 @@ from __future__ import annotations
 from syncline.errors import StrategyError, unknown_name
 from syncline.options import parse_options
 from syncline.strategies.data import DataParallel
+from syncline.strategies.planned.strategy import Planned
+from syncline.strategies.planned.tensor import TensorParallel
 from syncline.strategies.protocol import Strategy
 from syncline.strategies.sharded import Sharded
 from syncline.strategies.single import Single
@@ -17,6 +19,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
         DataParallel,
         Sharded,
         Zero1,
+        TensorParallel,
+        Planned,
     )
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 
 def share_buffers(model: nn.Module) -> None:
@@ -16,5 +17,6 @@ def share_buffers(model: nn.Module) -> None:
         return
     parameters = {id(parameter) for parameter in model.parameters()}
     for tensor in model.state_dict(keep_vars=True).values():
-        if id(tensor) not in parameters:
+        # What is cut over ranks is no rank's own.
+        if id(tensor) not in parameters and not isinstance(tensor, DTensor):
             dist.broadcast(tensor, src=0)

@@ -103,6 +103,8 @@ class TrainConfig:
     """How many ranks; by default one for each accelerator, or two on a CPU."""
     emulate: str | None = None
     """Nodes x ranks with slow links between, such as 2x2@200mbit."""
+    plan: str | None = None
+    """A plan.json to train by, with the strategy planned; by default a plan is searched for."""
     data: str | None = None
     """What to train on; by default what fits the model."""
     batch: int = 16

@@ -19,6 +19,7 @@ from syncline.cluster.traffic import TrafficMeter
 from syncline.training.checkpoints import latest_checkpoint
 from syncline.training.config import TrainConfig
 from syncline.training.loop import Loop
+from syncline.training.plans import keep_plan, plan_of_run
 from syncline.training.run import open_loop, prepare_run
 from syncline.training.run_folder import CHECKPOINTS_FOLDER, read_config
 from syncline.training.stop_flag import StopFlag, catch_stop_signals
@@ -49,7 +50,9 @@ def train_rank(config: TrainConfig, folder: Path, *, resume: bool) -> Summary | 
     device = rank_device(rank)
     with process_group(device), catch_stop_signals() as stop:
         traffic = TrafficMeter()
-        run = prepare_run(config, rank, device)
+        run = prepare_run(config, rank, device, plan_of_run(config, folder, rank.world_size))
+        if rank.is_first:
+            keep_plan(getattr(run.step, "plan", None), folder)
         path = latest_checkpoint(folder / CHECKPOINTS_FOLDER) if resume or rank.restarts else None
         run.meter.reset_peak()
         with open_loop(run, folder, path, stop) as loop:

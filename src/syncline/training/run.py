@@ -11,6 +11,7 @@ import torch
 
 from syncline.cluster.memory import MemoryMeter
 from syncline.cluster.rank import Rank
+from syncline.planning.plan import Plan
 from syncline.strategies.protocol import Job, TrainStep
 from syncline.strategies.registry import parse_strategy
 from syncline.training.batches import BatchSource, open_batches
@@ -24,6 +25,7 @@ from syncline.training.schedule import make_optimizer, make_schedule
 from syncline.training.seeding import seed_everything
 from syncline.training.sinks import open_sinks
 from syncline.training.stop_flag import StopFlag
+from syncline.workloads.example import workload_batch
 from syncline.workloads.load import LoadedWorkload, load_workload
 
 
@@ -41,8 +43,10 @@ class Run:
     """Counts from before the model was built."""
 
 
-def prepare_run(config: TrainConfig, rank: Rank, device: torch.device) -> Run:
-    """Build the same model on every rank and hand it to the strategy."""
+def prepare_run(
+    config: TrainConfig, rank: Rank, device: torch.device, plan: Plan | None = None
+) -> Run:
+    """Build the same model on every rank and hand it to the strategy, with a plan if there is one."""
     strategy = parse_strategy(config.strategy)
     strategy.check(world_size=rank.world_size, global_batch=config.batch, accumulate=config.accumulate)
     seed_everything(config.seed)
@@ -58,6 +62,9 @@ def prepare_run(config: TrainConfig, rank: Rank, device: torch.device) -> Run:
         rank=rank,
         device=device,
         options=config.step_options,
+        example=workload_batch(workload, config.batch // config.accumulate),
+        plan=plan,
+        cluster=config.emulate,
     )
     return Run(
         config=config,

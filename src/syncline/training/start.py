@@ -25,6 +25,7 @@ from syncline.training.checkpoints import latest_checkpoint, read_info
 from syncline.training.config import TrainConfig
 from syncline.training.config_file import write_config
 from syncline.training.folder_state import FolderState
+from syncline.training.plans import check_given_plan, keep_given_plan
 from syncline.training.preflight import resolve_workload
 from syncline.training.progress import announce_start
 from syncline.training.rank import ENTRY, rank_argument, train_rank
@@ -100,12 +101,14 @@ def resolve_run(config: TrainConfig) -> TrainConfig:
     strategy = parse_strategy(config.strategy)
     ranks = config.ranks or 1
     strategy.check(world_size=ranks, global_batch=config.batch, accumulate=config.accumulate)
+    check_given_plan(config)
     return resolve_workload(config, ranks)
 
 
 def _open_folder(config: TrainConfig, folder: Path, *, resume: bool) -> None:
     if not resume:
         make_folder(folder)
+    keep_given_plan(config, folder)
     write_config(config, folder / CONFIG_FILE)
     (folder / SUMMARY_FILE).unlink(missing_ok=True)
 

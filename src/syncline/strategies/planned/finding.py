@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -22,10 +23,15 @@ def find_plan(job: Job, graph: OpGraph) -> Plan:
     Raises:
         InfeasiblePlanError: Nothing fits; says what binds and what would.
     """
+    return on_first_rank(job, lambda: make_plan(graph, live_cluster(job), _request(job)).plan)
+
+
+def on_first_rank(job: Job, decide: Callable[[], Plan]) -> Plan:
+    """What the first rank decides, or the user's mistake that it found, on every rank."""
     told: list[Any] = [None]
     if job.rank.is_first:
         try:
-            told[0] = make_plan(graph, live_cluster(job), _request(job)).plan
+            told[0] = decide()
         except SynclineError as error:
             told[0] = error
     dist.broadcast_object_list(told)

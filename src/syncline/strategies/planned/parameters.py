@@ -75,10 +75,15 @@ class PlacedParameter:
             self.is_gathered = False
 
     def refresh(self) -> None:
-        """Bring a lasting leaf up to date after its shares have changed."""
+        """Bring a lasting leaf up to date after its shares have changed, and drop what was fetched before."""
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = self._gathered = None
         if self.placing.share is not None and not self.is_temporary:
             self.is_gathered = False
             self.start_gather()
+        else:
+            self.free()
 
 
 def place_parameters(

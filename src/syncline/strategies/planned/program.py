@@ -55,18 +55,28 @@ class Program:
             for key in segment.lets_go:
                 values.pop(key, None)
             if segment.recomputed and torch.is_grad_enabled():
-                given = checkpoint(
-                    segment.run,
-                    *taken,
-                    use_reentrant=False,
-                    preserve_rng_state=False,
-                    context_fn=self._contexts,
-                )
+                given = self._run_and_forget(segment, taken)
             else:
                 given = segment.run(*taken)
             del taken
             values.update(zip(segment.gives, given, strict=True))
         return values[self._loss]
+
+    def _run_and_forget(self, segment: Segment, taken: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        # Buffers may change before backward, which refuses changed arguments: it gets them otherwise.
+        buffers = [one if key[0] == "buffer" else None for key, one in zip(segment.takes, taken, strict=True)]
+
+        def run(*rest: Tensor) -> tuple[Tensor, ...]:
+            others = iter(rest)
+            return segment.run(*(next(others) if one is None else one for one in buffers))
+
+        return checkpoint(
+            run,
+            *(one for one, buffer in zip(taken, buffers, strict=True) if buffer is None),
+            use_reentrant=False,
+            preserve_rng_state=False,
+            context_fn=self._contexts,
+        )
 
     def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), self._recompute()

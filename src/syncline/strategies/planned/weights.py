@@ -53,7 +53,8 @@ class WithWeights(nn.Module):
         """The op's outputs."""
         rest = iter(given)
         inputs = [next(rest) if one is None else one.gather() for one in self._weights]
-        self._order.start(self._place + 1)
+        if not self._recomputing.now:
+            self._order.start(self._place + 1)
         outputs = self._run(*inputs)
         del inputs
         if self._recomputing.now:
