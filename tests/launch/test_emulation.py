@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from syncline.cluster.emulation import Emulation, parse_emulation
 from syncline.errors import ClusterError
 from syncline.launch.emulated import check_emulation_possible
-from syncline.cluster.emulation import Emulation, parse_emulation
 from syncline.launch.link import node_address
 
 

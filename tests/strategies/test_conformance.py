@@ -16,6 +16,7 @@ from syncline.cluster.rank import current_rank
 from syncline.strategies.protocol import Job, StepOptions, TrainStep
 from syncline.strategies.registry import STRATEGIES, parse_strategy
 from syncline.training.batches import BatchSource, open_batches
+from syncline.workloads.example import workload_batch
 from syncline.workloads.load import load_workload
 
 BATCH = 8
@@ -64,6 +65,7 @@ def prepare(
         rank=rank,
         device=torch.device("cpu"),
         options=course.options,
+        example=workload_batch(workload, BATCH // course.options.accumulate),
     )
     if handed is not None:
         handed.append(job.optimizer)

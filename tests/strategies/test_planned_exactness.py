@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -78,5 +77,8 @@ def train_planned(case: Case):
 
 def worst(given: dict[str, Tensor], wanted: dict[str, Tensor]) -> tuple[float, str]:
     assert given.keys() == wanted.keys()
-    errors = [((given[name] - wanted[name]).norm().item() / max(wanted[name].norm().item(), 1e-8), name) for name in wanted]
+    errors = [
+        ((given[name] - wanted[name]).norm().item() / max(wanted[name].norm().item(), 1e-8), name)
+        for name in wanted
+    ]
     return max(errors)

@@ -82,8 +82,8 @@ def train(
         Go on with the run in the folder given with -o, from its newest checkpoint.
     config:
         A TOML file with these and all other settings (optimizer, schedule, checkpoint, evaluation, seed,
-        accumulate, precision, clip_norm, activation_checkpointing, max_restarts, ...); flags win over it. Every run's
-        folder has a complete one, config.toml.
+        accumulate, precision, clip_norm, activation_checkpointing, max_restarts, ...); flags win over it.
+        Every run's folder has a complete one, config.toml.
     output:
         The run's folder. Default: a new one below `runs`.
     json:

@@ -53,9 +53,7 @@ def one_weird_trick(graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int])
 
 def split_vocabulary(graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int]) -> Shardings:
     """For recurrent language models: the recurrence over the batch, lookup and projection by vocabulary."""
-    return _named_dims(
-        graph, axes, model_axes, {"embedding": "v", "linear": "n", "cross_entropy_loss": "c"}
-    )
+    return _named_dims(graph, axes, model_axes, {"embedding": "v", "linear": "n", "cross_entropy_loss": "c"})
 
 
 def _named_dims(
@@ -67,7 +65,7 @@ def _named_dims(
     shardings: Shardings = {}
     for op in graph.ops:
         name = dims.get(_name(op))
-        wishes = [(batch.get(op.id), everything)]
+        wishes: list[tuple[int | None, Sequence[int]]] = [(batch.get(op.id), everything)]
         if name and _has(op, name):
             wishes.insert(0, (op.space.index(name), model_axes))
         shardings[op.id] = _fit(graph, op, axes, wishes)

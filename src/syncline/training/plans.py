@@ -35,7 +35,7 @@ def keep_given_plan(config: TrainConfig, folder: Path) -> None:
 
 
 def plan_of_run(config: TrainConfig, folder: Path, world_size: int) -> Plan | None:
-    """The plan in the run's folder; None where there is none for as many ranks, so that one is searched for."""
+    """The plan in the run's folder; None where there is none for as many ranks: one is searched for."""
     path = folder / PLAN_FILE
     if parse_strategy(config.strategy).name != _STRATEGY or not path.exists():
         return None

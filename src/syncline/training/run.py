@@ -43,9 +43,7 @@ class Run:
     """Counts from before the model was built."""
 
 
-def prepare_run(
-    config: TrainConfig, rank: Rank, device: torch.device, plan: Plan | None = None
-) -> Run:
+def prepare_run(config: TrainConfig, rank: Rank, device: torch.device, plan: Plan | None = None) -> Run:
     """Build the same model on every rank and hand it to the strategy, with a plan if there is one."""
     strategy = parse_strategy(config.strategy)
     strategy.check(world_size=rank.world_size, global_batch=config.batch, accumulate=config.accumulate)

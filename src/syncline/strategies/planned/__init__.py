@@ -1,1 +1,1 @@
-"""`planned` and `tensor`: a captured graph as one program per rank over local tensors, split as a plan says."""
+"""`planned` and `tensor`: a captured graph as one program per rank over local tensors."""

@@ -107,5 +107,3 @@ def _needed(graph: OpGraph, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
     running = (op for op in graph.ops if any(out not in values for out in op.outputs))
     taken = {tensor for op in running for tensor in op.inputs}
     return {tensor: value for tensor, value in values.items() if tensor in taken}
-
-

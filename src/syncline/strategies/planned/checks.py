@@ -57,9 +57,10 @@ def check_memory(plan: Plan, job: Job) -> None:
     needed = plan.prediction.memory.total
     available = memory_bytes_per_rank(job.device, job.rank.local_world_size)
     if needed > available:
+        largest = plan.prediction.memory.largest.replace("_", " ")
         raise PlanningError(
-            f"The plan needs {needed / 1e9:.3g} GB a rank (most of it {plan.prediction.memory.largest.replace('_', ' ')}),"
-            f" but a rank has {available / 1e9:.3g} GB here: {job.rank.local_world_size} share this machine.\n"
+            f"The plan needs {needed / 1e9:.3g} GB a rank, most of it for {largest}, but a rank has "
+            f"{available / 1e9:.3g} GB here: {job.rank.local_world_size} share this machine.\n"
             f"Plan within that: {_command(plan, job)} --memory {available / 1e9:.3g}GB"
         )
 
@@ -70,4 +71,6 @@ def _axes(plan: Plan) -> str:
 
 def _command(plan: Plan, job: Job) -> str:
     cluster = job.cluster or f"{job.rank.nodes}x{job.rank.local_world_size}"
-    return f"syncline plan {plan.workload.model} --cluster {cluster} --batch {plan.workload.batch} -o plan.json"
+    return (
+        f"syncline plan {plan.workload.model} --cluster {cluster} --batch {plan.workload.batch} -o plan.json"
+    )

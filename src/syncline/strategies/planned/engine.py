@@ -18,7 +18,12 @@ from syncline.strategies.planned.fitting import fit_plan
 from syncline.strategies.planned.layout import axes_in
 from syncline.strategies.planned.layouts import GraphLayouts, lay_out
 from syncline.strategies.planned.ops import Recomputing
-from syncline.strategies.planned.parameters import PlacedParameter, place_parameters, trained
+from syncline.strategies.planned.parameters import (
+    PlacedParameter,
+    place_buffers,
+    place_parameters,
+    trained,
+)
 from syncline.strategies.planned.placing import place_tensors
 from syncline.strategies.planned.program import Key, Program
 from syncline.strategies.planned.randomness import RandomStreams
@@ -106,7 +111,9 @@ class Engine:
         """Around the micro-batches of a step: random numbers for them."""
         return self.streams.step() if self._training.draws else nullcontext()
 
-    def train(self, batch: Batch, *, share: float, last: bool, autocast: AbstractContextManager[None]) -> Tensor:
+    def train(
+        self, batch: Batch, *, share: float, last: bool, autocast: AbstractContextManager[None]
+    ) -> Tensor:
         """Forward and backward of a micro-batch that is this share of the step; its loss, detached."""
         self._reducer.expect(last=last)
         with autocast:
@@ -174,20 +181,3 @@ def _backward_order(graph: OpGraph, placed: Mapping[str, PlacedParameter]) -> It
     }
     wanted = [one for one in trained(placed) if one.placing.name in first_use]
     return iter(sorted(wanted, key=lambda one: -first_use[one.placing.name]))
-
-
-def place_buffers(model: nn.Module, placings, mesh: LiveMesh) -> dict[str, Tensor]:
-    """This rank's part of each buffer; those that are cut are DTensors in the model."""
-    found: dict[str, Tensor] = {}
-    for name, buffer in list(model.named_buffers()):
-        placing = placings.get(name)
-        if placing is None:
-            continue
-        if not placing.cut_by:
-            found[name] = buffer
-            continue
-        local = placing.cut_leaf(buffer, mesh).clone()
-        found[name] = local
-        owner = model.get_submodule(name.rpartition(".")[0])
-        setattr(owner, name.rpartition(".")[2], placing.as_dtensor(local, mesh))
-    return found

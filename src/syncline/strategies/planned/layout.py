@@ -147,9 +147,7 @@ class _Search:
         return self._change(WHOLE, PARTIAL, Kind.KEEP_FIRST)
 
     def _change(self, before: int, after: int, kind: Kind) -> Move | None:
-        axes = tuple(
-            axis for axis in axes_in(tuple(self._state), before) if self._target[axis] == after
-        )
+        axes = tuple(axis for axis in axes_in(tuple(self._state), before) if self._target[axis] == after)
         for axis in axes:
             self._state[axis] = after
         return Move(kind, axes) if axes else None

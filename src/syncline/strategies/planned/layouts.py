@@ -72,9 +72,7 @@ class GraphLayouts:
 def lay_out(graph: OpGraph, plan: Plan) -> GraphLayouts:
     """The layouts of all tensors under a plan that was checked for the graph."""
     ops = tuple(_op_layouts(op, plan) for op in graph.ops)
-    made = {
-        tensor: layout for one in ops for tensor, layout in zip(one.op.outputs, one.outputs, strict=True)
-    }
+    made = {tensor: layout for one in ops for tensor, layout in zip(one.op.outputs, one.outputs, strict=True)}
     found = GraphLayouts(graph, plan.axes, ops, made)
     axes = _nominal(plan.axes)
     for tensor in graph.tensors:

@@ -103,9 +103,7 @@ class OpEmitter:
 
         return seeded
 
-    def _updating(
-        self, op: Op, run: Callable[..., tuple[Tensor, ...]]
-    ) -> Callable[..., tuple[Tensor, ...]]:
+    def _updating(self, op: Op, run: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         places = frozenset(place for place, tensor in enumerate(op.inputs) if tensor in op.updates)
         recomputing = self._recomputing
 

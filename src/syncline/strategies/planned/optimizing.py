@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn, optim
 
 from syncline.strategies.planned.parameters import PlacedParameter

@@ -46,9 +46,7 @@ class PlacedParameter:
         parts, group = self._mesh.members(share.axes), self._mesh.group(share.axes, "weights")
         own = self.stored.detach()
         self._gathered = own.new_empty((parts, *own.shape))
-        self._pending = dist.all_gather_single(
-            self._gathered.flatten(0, 1), own, group=group, async_op=True
-        )
+        self._pending = dist.all_gather_single(self._gathered.flatten(0, 1), own, group=group, async_op=True)
 
     def gather(self) -> Tensor:
         """The leaf, whole; waits for it."""
@@ -103,6 +101,23 @@ def place_parameters(
             owner.register_parameter(attribute, stands)
         del whole
     return placed
+
+
+def place_buffers(model: nn.Module, placings: Mapping[str, Placing], mesh: LiveMesh) -> dict[str, Tensor]:
+    """This rank's part of each buffer; those that are cut are DTensors in the model."""
+    found: dict[str, Tensor] = {}
+    for name, buffer in list(model.named_buffers()):
+        placing = placings.get(name)
+        if placing is None:
+            continue
+        if not placing.cut_by:
+            found[name] = buffer
+            continue
+        local = placing.cut_leaf(buffer, mesh).clone()
+        found[name] = local
+        owner = model.get_submodule(name.rpartition(".")[0])
+        setattr(owner, name.rpartition(".")[2], placing.as_dtensor(local, mesh))
+    return found
 
 
 def _owners(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:

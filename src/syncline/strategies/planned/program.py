@@ -5,9 +5,8 @@ The program is one `torch.fx` graph, or, where blocks are recomputed, one for ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +35,11 @@ class Program:
     """Runs the segments one after another."""
 
     def __init__(
-        self, segments: Sequence[Segment], constants: Mapping[Key, Tensor], loss: Key, recomputing: Recomputing
+        self,
+        segments: Sequence[Segment],
+        constants: Mapping[Key, Tensor],
+        loss: Key,
+        recomputing: Recomputing,
     ) -> None:
         self._segments = segments
         self._constants = constants

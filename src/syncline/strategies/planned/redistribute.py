@@ -43,7 +43,9 @@ class Redistribution(nn.Module):
         """`gradient_may_be_partial`: the source is a layout of the same kind, that asks for summands where it
         says PARTIAL, and not the layout in which an op gives its output."""
         super().__init__()
-        self._forward = make_change(mesh, self._given(source, gradient_may_be_partial), whole_for_partial(target))
+        self._forward = make_change(
+            mesh, self._given(source, gradient_may_be_partial), whole_for_partial(target)
+        )
         wanted = source if gradient_may_be_partial else whole_for_partial(source)
         self._backward = make_change(mesh, target, wanted)
 

@@ -123,7 +123,7 @@ class _Share:
         share = one.placing.share
         if share is None:
             raise ValueError(f"{one.placing.name} is not cut")
-        self.members = [one]
+        self.members: Sequence[PlacedParameter] = [one]
         self.each_time = one.is_temporary
         self._share = share
         self._mesh = mesh
@@ -145,9 +145,7 @@ class _Share:
             self._out.copy_(pieces[0])
             return
         self._given = pieces.flatten(0, 1)
-        self._work = dist.reduce_scatter_single(
-            self._out, self._given, group=self._scatter, async_op=True
-        )
+        self._work = dist.reduce_scatter_single(self._out, self._given, group=self._scatter, async_op=True)
 
     def _own_pieces(self, gradient: Tensor) -> Tensor:
         """The pieces that this rank's group reduces, one for each of its members, stacked."""
@@ -174,7 +172,11 @@ class _Share:
 
 def _gradient(one: PlacedParameter) -> Tensor:
     gradient = one.leaf.grad
-    return torch.zeros(one.leaf.shape, dtype=one.leaf.dtype, device=one.leaf.device) if gradient is None else gradient
+    return (
+        torch.zeros(one.leaf.shape, dtype=one.leaf.dtype, device=one.leaf.device)
+        if gradient is None
+        else gradient
+    )
 
 
 def _make_units(placed: Sequence[PlacedParameter], mesh: LiveMesh, bucket_bytes: int) -> list[Unit]:

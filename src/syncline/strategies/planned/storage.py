@@ -22,7 +22,7 @@ from syncline.strategies.planned.layout import Layout, axes_cutting, axes_in
 from syncline.strategies.planned.ranks import LiveMesh
 
 SMALL = 1 << 14
-"""Parameters of fewer elements are kept whole: sending them costs more time than cutting them saves memory."""
+"""Parameters of fewer elements are kept whole: sending them costs more than cutting them saves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,14 @@ from syncline.workloads.batch import count_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorParallel:
-    """Megatron's splits for transformers, "one weird trick" for convolutional networks, a split vocabulary for
-    recurrent language models; what is left of the ranks is data parallel."""
+    """Megatron's splits for transformers, "one weird trick" for convolutional networks, and a split vocabulary
+    for recurrent language models; what is left of the ranks is data parallel."""
 
     name: ClassVar[str] = "tensor"
     exact: ClassVar[bool] = True
-    summary: ClassVar[str] = "large products split over `degree` ranks as experts do it, the batch over the rest"
+    summary: ClassVar[str] = (
+        "large products split over `degree` ranks as experts do it, the batch over the rest"
+    )
 
     degree: int | None = None
     """Over how many ranks the model is split, neighbours first; by default all of a node's."""
@@ -84,7 +86,9 @@ class TensorParallel:
                 if len(graph.consumers[tensor.id]) > 1
             },
             prediction=Prediction(times=Times(), memory=Memory()),
-            search=SearchReport(space="1", seconds=0.0, ops=len(graph.ops), choices=len(graph.ops), exposed_share=1.0),
+            search=SearchReport(
+                space="1", seconds=0.0, ops=len(graph.ops), choices=len(graph.ops), exposed_share=1.0
+            ),
         )
         prediction = evaluate_plan(plan, graph, axes.cluster).prediction
         return dataclasses.replace(plan, prediction=prediction)
