@@ -26,7 +26,7 @@ from syncline.workloads.batch import count_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorParallel:
-    """Megatron's splits for transformers, "one weird trick" for convolutional networks, and a split vocabulary
+    """Megatron's splits for transformers, "one weird trick" for convolutional networks, a split vocabulary
     for recurrent language models; what is left of the ranks is data parallel."""
 
     name: ClassVar[str] = "tensor"
