@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -21,8 +21,6 @@ from syncline.planning.calibration import OpSeconds
 _MANY = 50
 _BUCKETS = 4
 _BUCKET_BYTES = 4 << 20
-_COPY_BYTES = 48 << 20
-"""More than an allocator keeps for itself."""
 _PRODUCT_SIZE = 256
 _SMALLER = 4
 """How much smaller the parameters of the second point of the optimizer's line are."""
@@ -92,6 +90,8 @@ def time_overlap(timer: Timer) -> float:
     """
     if dist.get_world_size() == 1:
         return 1.0
+    # A difference of three times needs each of them to be good.
+    timer = replace(timer, pace=Pace(rounds=3, budget_s=0.25, min_repeats=5))
     (product_s,) = timer.time(Point(label="overlap", build=lambda: _products(1, timer.device)))
     (reduce_s,) = timer.time(Point(label="overlap", build=lambda: _reductions(timer.device)))
     count = max(1, round(reduce_s / product_s))
@@ -118,16 +118,6 @@ def find_process_bytes(device: torch.device) -> float:
         optimizer.step()
         optimizer.zero_grad()
     return float(meter.peak_bytes() or 0)
-
-
-def time_fresh_copy(timer: Timer) -> float:
-    """Seconds for each byte of a copy into memory that is fetched for it."""
-
-    def build() -> Callable[[], object]:
-        source = torch.rand(_COPY_BYTES // 4, device=timer.device)
-        return source.clone
-
-    return timer.time(Point(label="copies", build=build, sustained=True))[0] / _COPY_BYTES
 
 
 def _optimizer(sizes: Sequence[int], state_factor: float, device: torch.device) -> Callable[[], object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -10,13 +12,18 @@ from syncline.cluster.timing import Point
 from syncline.graph.local import run_local
 from syncline.planning.op_calls import CallInput, OpCall
 
+_CACHE_BYTES = 64 << 20
+"""More than the caches of a CPU hold: in training, what an op takes was last used long ago."""
+_MOST_SETS = 12
+
 
 def forward_point(call: OpCall, device: torch.device, *, sustained: bool) -> Point:
-    """The forward call, recording for backward as training does."""
+    """The forward call, recording for backward as training does, into memory that is not in use."""
 
     def build() -> Callable[[], object]:
-        inputs = [_make(one, device) for one in call.inputs]
-        return lambda: run_local(call.local, inputs)
+        sets = itertools.cycle([_make_all(call, device) for _ in range(_sets(call))])
+        kept: deque[object] = deque(maxlen=_sets(call))
+        return lambda: kept.append(run_local(call.local, next(sets)))
 
     return Point(label=call.name, build=build, sustained=sustained)
 
@@ -25,11 +32,25 @@ def backward_point(call: OpCall, device: torch.device, *, sustained: bool) -> Po
     """The backward pass alone, with what it takes to start one."""
 
     def build() -> Callable[[], object]:
-        inputs = [_make(one, device) for one in call.inputs]
-        outputs = [one for one in run_local(call.local, inputs) if one.requires_grad]
-        return _gradients(outputs, [one for one in inputs if one.requires_grad])
+        passes = itertools.cycle([_backward(call, device) for _ in range(_sets(call))])
+        return lambda: next(passes)()
 
     return Point(label=f"{call.name}, backward", build=build, sustained=sustained)
+
+
+def _sets(call: OpCall) -> int:
+    """How many sets of tensors take turns, so that none is in a cache."""
+    return max(1, min(_MOST_SETS, _CACHE_BYTES // max(1, sum(one.bytes for one in call.inputs))))
+
+
+def _make_all(call: OpCall, device: torch.device) -> list[torch.Tensor]:
+    return [_make(one, device) for one in call.inputs]
+
+
+def _backward(call: OpCall, device: torch.device) -> Callable[[], object]:
+    inputs = _make_all(call, device)
+    outputs = [one for one in run_local(call.local, inputs) if one.requires_grad]
+    return _gradients(outputs, [one for one in inputs if one.requires_grad])
 
 
 def view_point(device: torch.device, *, views: int, backward: bool) -> Point:

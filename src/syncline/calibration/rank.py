@@ -17,12 +17,12 @@ from syncline.calibration.machine_points import (
     Timer,
     find_process_bytes,
     time_dispatch,
-    time_fresh_copy,
     time_optimizer,
     time_overlap,
 )
 from syncline.calibration.op_points import backward_point, forward_point
 from syncline.calibration.progress import show_progress
+from syncline.calibration.wrapper_points import time_wrappers
 from syncline.cluster.device import rank_device
 from syncline.cluster.machine import core_count
 from syncline.cluster.probe import ProbeSettings, probe_cluster
@@ -33,7 +33,7 @@ from syncline.planning.calibration import MachineFigures
 from syncline.planning.op_calls import OpCall
 
 ENTRY = f"{__name__}:run"
-PACE = Pace(rounds=3, budget_s=0.06, min_repeats=3, max_repeats=50, long_s=1.0)
+PACE = Pace(rounds=2, budget_s=0.08, min_repeats=3, max_repeats=50, long_s=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,9 @@ def _measure(order: Order, rank: Rank, timer: Timer) -> dict[str, Any]:
         overlap=time_overlap(timer),
         optimizer_s_per_tensor=s_per_tensor,
         optimizer_s_per_byte=s_per_byte,
-        fresh_copy_s_per_byte=time_fresh_copy(timer),
         gathers_beside_compute=timer.device.type != "cpu",
         process_bytes=process_bytes,
+        wrappers=time_wrappers(timer, rank.world_size),
     )
     return results | {"machine": cattrs.unstructure(figures), "probe": report.as_dict()}
 

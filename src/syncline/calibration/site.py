@@ -11,7 +11,7 @@ from syncline.cluster.device import device_type
 from syncline.cluster.emulation import Emulation, parse_emulation
 from syncline.cluster.machine import device_name
 from syncline.cluster.presets import LOCAL, cluster_from, is_emulated, is_machines_like_this
-from syncline.cluster.topology import Cluster
+from syncline.cluster.topology import NETWORK_LEVEL, Cluster, Level
 from syncline.errors import ClusterError
 
 
@@ -48,10 +48,18 @@ class Site:
         return dataclasses.replace(
             self.cluster,
             device=dataclasses.replace(probed.device, memory_bytes=self.cluster.device.memory_bytes),
-            levels=tuple(levels.get(level.name, level) for level in self.cluster.levels),
+            levels=tuple(self._joined(levels.get(level.name), level) for level in self.cluster.levels),
             measured=complete,
             source=f"measured by syncline plan on {self.ranks} ranks{guessed}",
         )
+
+    def _joined(self, probed: Level | None, given: Level) -> Level:
+        """An emulated link bursts before it slows down, so that probing finds it faster than it is."""
+        if probed is None:
+            return given
+        if self.emulation is None or self.emulation.bits_per_s is None or given.name != NETWORK_LEVEL:
+            return probed
+        return dataclasses.replace(probed, bytes_per_s=min(probed.bytes_per_s, given.bytes_per_s))
 
 
 def find_site(text: str) -> Site:

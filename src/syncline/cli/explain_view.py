@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
 
-from syncline.cli.units import show_seconds
+from syncline.cli.units import show_bytes, show_seconds
 from syncline.planning.explanation import Explanation, Resource, Verdict
 from syncline.planning.reasons import OpReason
+from syncline.training.planned_runs import PlannedRun
 
 _WORDS = {
     "compute_s": "compute",
@@ -21,9 +23,20 @@ _WORDS = {
 }
 
 
-def show_explanation(explanation: Explanation, to: Console) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What was predicted, and what the last run of the same plan came to."""
+
+    predicted_step_s: float
+    predicted_memory_bytes: float
+    predicted_sent_bytes: dict[str, float]
+    """In a step by level, all ranks together."""
+    run: PlannedRun | None
+
+
+def show_explanation(explanation: Explanation, comparison: Comparison, to: Console) -> None:
     """Print an explanation."""
-    for line in lines(explanation):
+    for line in (*lines(explanation), *comparison_lines(comparison)):
         bold = not line.startswith(" ")
         to.print(f"[bold]{escape(line)}" if bold else escape(line), highlight=False, soft_wrap=True)
 
@@ -39,6 +52,30 @@ def lines(explanation: Explanation) -> Iterator[str]:
     yield "What would have to change for each alternative to win"
     for verdict in explanation.verdicts:
         yield from _verdict(verdict)
+
+
+def comparison_lines(comparison: Comparison) -> Iterator[str]:
+    """Predicted and measured figures as text."""
+    run = comparison.run
+    if run is None:
+        yield "Predicted, and not measured: there is no run of this plan in runs/"
+    else:
+        yield f"Predicted, and measured in {run.folder}"
+    measured_step = None if run is None else run.step_s
+    yield _compared("step", comparison.predicted_step_s, measured_step, show_seconds)
+    peak = None if run is None else run.peak_memory_bytes
+    yield _compared("peak memory of a rank", comparison.predicted_memory_bytes, peak, show_bytes)
+    for level, predicted in comparison.predicted_sent_bytes.items():
+        sent = None if run is None or run.sent_bytes is None else run.sent_bytes.get(level)
+        yield _compared(f"sent in a step ({level})", predicted, sent, show_bytes)
+
+
+def _compared(name: str, predicted: float, measured: float | None, show: Callable[[float], str]) -> str:
+    line = f"  {name}: {show(predicted)}"
+    if measured is None:
+        return line
+    error = f" ({predicted / measured - 1:+.0%})" if measured else ""
+    return f"{line}, measured {show(measured)}{error}"
 
 
 def _op(reason: OpReason, step_s: float) -> Iterator[str]:

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from syncline.calibration.measure import measure as measure_here
 from syncline.calibration.site import find_site
+from syncline.cli.explain_view import Comparison, show_explanation
 from syncline.cli.explain_view import lines as explanation_lines
-from syncline.cli.explain_view import show_explanation
 from syncline.cli.pase_view import pase_values, show_pase
 from syncline.cli.plan_config import PlanConfig, resolve
 from syncline.cli.plan_view import show_plan
@@ -34,6 +34,9 @@ from syncline.planning.page import check_page_packages, plan_page
 from syncline.planning.pase import plan_pase
 from syncline.planning.plan_file import plan_values, save_plan, write_whole
 from syncline.planning.planner import Planned, Request, make_plan
+from syncline.planning.repricing import Repricer
+from syncline.planning.sent_bytes import sent_bytes
+from syncline.training.planned_runs import last_run
 from syncline.workloads.load import load_workload
 from syncline.workloads.planning import capture_workload
 
@@ -92,7 +95,8 @@ def plan(
         many ranks as will run on it. Timings are kept for the next time.
     explain:
         Say why: for the costliest ops the next best split, what limits the step, and what would have to
-        change for each alternative to win.
+        change for each alternative to win. Beside the prediction stands what the last run of the same plan
+        in runs/ came to.
     html:
         Write a page that draws the plan, and where time and memory go.
     config:
@@ -144,6 +148,7 @@ def plan(
     if explain:
         with contextlib.redirect_stdout(sys.stderr):
             told.explanation = explain_plan(planned, pins=settings.pin, recapture=again)
+        told.comparison = _compare(planned)
     if html is not None:
         write_whole(html, told.page())
     if json:
@@ -158,6 +163,16 @@ def _capture(settings: PlanConfig, batch: int) -> OpGraph:
     return capture_workload(workload, batch)
 
 
+def _compare(planned: Planned) -> Comparison:
+    prediction = planned.plan.prediction
+    return Comparison(
+        predicted_step_s=prediction.step_s,
+        predicted_memory_bytes=prediction.memory.total,
+        predicted_sent_bytes=sent_bytes(Repricer(planned)),
+        run=last_run(planned.plan),
+    )
+
+
 @dataclass
 class _Told:
     """All that there is to say about a plan."""
@@ -167,10 +182,15 @@ class _Told:
     cluster: Cluster
     capture_s: float
     explanation: Explanation | None = None
+    comparison: Comparison | None = None
 
     def values(self) -> dict[str, Any]:
         values = plan_values(self.planned.plan) | {"capture_s": self.capture_s}
-        return values | ({"explanation": asdict(self.explanation)} if self.explanation else {})
+        if self.explanation is not None:
+            values["explanation"] = asdict(self.explanation)
+        if self.comparison is not None:
+            values["comparison"] = asdict(self.comparison)
+        return values
 
     def page(self) -> str:
         why = list(explanation_lines(self.explanation)) if self.explanation else []
@@ -178,8 +198,8 @@ class _Told:
 
     def show(self, console: Console, *paths: Path | None) -> None:
         show_plan(self.planned.plan, self._by_layer, self.cluster.world_size, self.capture_s, console)
-        if self.explanation is not None:
-            show_explanation(self.explanation, console)
+        if self.explanation is not None and self.comparison is not None:
+            show_explanation(self.explanation, self.comparison, console)
         saved = " and ".join(str(path) for path in paths if path is not None)
         console.print(f"saved as {saved}", markup=False, highlight=False)
 

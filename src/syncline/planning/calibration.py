@@ -17,6 +17,20 @@ class OpSeconds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrapperFigures:
+    """What torch's ways to train in parallel take besides computing and sending."""
+
+    data_s_per_step: float = 0.0
+    """DDP."""
+    sharded_s_per_group: float = 0.0
+    """FSDP2, for each group of weights that is gathered at once: forward and backward."""
+    sharded_s_per_tensor: float = 0.0
+    """The optimizer's step on sharded parameters."""
+    zero1_s_per_tensor: float = 0.0
+    """The step of a `ZeroRedundancyOptimizer`, which broadcasts each tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFigures:
     """What a machine's ranks were measured to do besides ops and collectives."""
 
@@ -29,12 +43,11 @@ class MachineFigures:
     """The optimizer's step."""
     optimizer_s_per_byte: float
     """The same for each byte of the parameters that it updates."""
-    fresh_copy_s_per_byte: float
-    """Copying a tensor into memory that has to be fetched for it."""
     gathers_beside_compute: bool
     """Whether weights are gathered while the device computes: accelerators do, CPU ranks wait."""
     process_bytes: float
     """What training a model of a few weights takes: buffers of libraries, threads, the step's own code."""
+    wrappers: WrapperFigures = field(default_factory=WrapperFigures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,12 +104,8 @@ class _Prices:
         return own * (3.0 + 2.0 * self.state_factor) / self.axes.cluster.device.memory_bytes_per_s
 
     def copy_s(self, nbytes: Floats) -> Floats:
-        """Copying within memory that is in use already."""
+        """Copying within a device's memory."""
         return 2 * nbytes / self.axes.cluster.device.memory_bytes_per_s if self.machine else 0 * nbytes
-
-    def fresh_copy_s(self, nbytes: Floats) -> Floats:
-        """Copying into memory that is fetched for it."""
-        return nbytes * self.machine.fresh_copy_s_per_byte if self.machine else 0 * nbytes
 
 
 def parameter_costs(
@@ -178,7 +174,7 @@ def _sharded(prices: _Prices, part: Floats, partial: Masks, cut: Masks) -> tuple
     reduce_s = prices.collective_s("reduce_scatter", partial & cut, part)
     rest_s = prices.collective_s("all_reduce", partial & ~cut, own)
     # Twice the shard goes into a buffer, and what is gathered out of it; then the gradient into one.
-    copied_s = np.where(cut > 0, prices.fresh_copy_s(2 * (own + 2 * part) + part + own), 0.0)
+    copied_s = np.where(cut > 0, prices.copy_s(2 * (own + 2 * part) + part + own), 0.0)
     forward_s, backward_s = gather_s, gather_s + reduce_s + rest_s
     if prices.machine is not None and not prices.machine.gathers_beside_compute:
         copied_s, forward_s, backward_s = copied_s + forward_s + backward_s, 0 * part, 0 * part

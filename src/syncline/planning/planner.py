@@ -123,7 +123,7 @@ def known_strategies(graph: OpGraph, axes: SearchAxes) -> list[tuple[str, Shardi
 
 def exposed_share(search: Search, shardings: Shardings) -> float:
     """The share of parameter communication that backward cannot hide: b of the objective."""
-    candidate = search.solve(Limits(masks=_exactly(search.tables, shardings), keepings=(Keeping.REPLICATED,)))
+    candidate = search.solve(Limits(masks=exactly(search.tables, shardings), keepings=(Keeping.REPLICATED,)))
     if candidate is None:
         return LEAST_EXPOSED
     chosen = list(zip(search.tables.nodes, candidate.choice, strict=True))
@@ -202,10 +202,10 @@ def _alternatives(
 ) -> tuple[tuple[str, Candidate], ...]:
     """What people do, recomputing activations where it would not fit otherwise; and random search."""
     ways = [
-        (name, Limits(masks=_exactly(search.tables, shardings), keepings=(Keeping.REPLICATED,)))
+        (name, Limits(masks=exactly(search.tables, shardings), keepings=(Keeping.REPLICATED,)))
         for name, shardings in known
     ]
-    data = _exactly(search.tables, known[0][1])
+    data = exactly(search.tables, known[0][1])
     sharded = Limits(masks=data, keepings=(Keeping.SHARDED,))
     ways.append(("data parallel, fully sharded (ZeRO-3)", sharded))
     plain = [(name, limits, search.solve(limits)) for name, limits in ways]
@@ -249,7 +249,8 @@ def _fits(candidate: Candidate, limit: float) -> bool:
     return candidate.prediction.memory.total <= limit
 
 
-def _exactly(tables: Tables, shardings: Mapping[int, tuple[int, ...]]) -> dict[int, np.ndarray]:
+def exactly(tables: Tables, shardings: Mapping[int, tuple[int, ...]]) -> dict[int, np.ndarray]:
+    """Masks that allow each op only the sharding given for it."""
     masks = {}
     for index, node in enumerate(tables.nodes):
         if node.op is not None and node.assignments is not None:

@@ -2,8 +2,9 @@
 
 On a machine that was measured, a step also takes a *workspace*: what the process takes before any model, a
 fresh gradient and two temporaries of the optimizer as large as the largest parameter, and the largest
-activation's gradient with a copy. CPU ranks, whose C library keeps freed blocks, hold on to all buffers
-through which sharded weights go: about `CPU_GATHERED` times the weights, which is measured and not derived.
+activation's gradient with a copy. CPU ranks, whose C library keeps freed blocks up to a size, hold on to the
+buckets of the first step, which DDP makes anew after it, and to all buffers through which sharded weights go:
+about `CPU_GATHERED` times the weights, which is measured and not derived.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from syncline.planning.parameter_costs import ParameterCosts
 from syncline.planning.prediction import Memory, Prediction, Times
 from syncline.planning.tables import Node
 
-CPU_GATHERED = 6.0
+CPU_GATHERED = 7.0
+KEPT_BLOCK_BYTES = 32e6
+"""Buckets of gradients smaller than this stay with the process; larger ones go back to the system."""
 PARAMETER_TEMPORARIES = 3.0
 ACTIVATION_TEMPORARIES = 2.0
 
@@ -39,6 +42,7 @@ class Totals:
     saved: float = 0.0
     gathered: float = 0.0
     all_gathered: float = 0.0
+    first_buckets: float = 0.0
     largest_parameter: float = 0.0
     largest_activation: float = 0.0
     recomputed: dict[str, float] = field(default_factory=dict)
@@ -75,6 +79,8 @@ class Totals:
         # The next weights are gathered while these are in use.
         self.gathered = max(self.gathered, 2 * own.gathered_bytes[chosen, kept])
         self.all_gathered += weight * own.gathered_bytes[chosen, kept]
+        if not own.gathered_bytes[chosen, kept] and own.weight_bytes[chosen, kept] < KEPT_BLOCK_BYTES:
+            self.first_buckets += weight * own.gradient_bytes[chosen, kept]
         self.largest_parameter = max(self.largest_parameter, float(own.weight_bytes[chosen, kept]))
 
     def prediction(self, exposed_share: float) -> Prediction:
@@ -100,13 +106,17 @@ class Totals:
         )
 
     @property
+    def _on_cpu(self) -> bool:
+        return self.machine is not None and not self.machine.gathers_beside_compute
+
+    @property
     def _gathered(self) -> float:
-        waits = self.machine is not None and not self.machine.gathers_beside_compute
-        return CPU_GATHERED * self.all_gathered if waits else self.gathered
+        return CPU_GATHERED * self.all_gathered if self._on_cpu else self.gathered
 
     @property
     def _workspace(self) -> float:
         if self.machine is None:
             return 0.0
         temporaries = PARAMETER_TEMPORARIES * self.largest_parameter
-        return self.machine.process_bytes + temporaries + ACTIVATION_TEMPORARIES * self.largest_activation
+        temporaries += ACTIVATION_TEMPORARIES * self.largest_activation
+        return self.machine.process_bytes + temporaries + (self.first_buckets if self._on_cpu else 0.0)

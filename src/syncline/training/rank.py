@@ -16,6 +16,9 @@ from syncline.cluster.device import rank_device
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import current_rank
 from syncline.cluster.traffic import TrafficMeter
+from syncline.planning.plan import Plan
+from syncline.planning.prediction import Prediction
+from syncline.strategies.protocol import TrainStep
 from syncline.training.checkpoints import latest_checkpoint
 from syncline.training.config import TrainConfig
 from syncline.training.loop import Loop
@@ -69,6 +72,7 @@ def train_rank(config: TrainConfig, folder: Path, *, resume: bool) -> Summary | 
             status=status,
             reason=reason,
             measurements=loop.measurements,
+            prediction=_prediction(run.step),
             **figures,
         )
         write_summary(summary, folder)
@@ -80,6 +84,12 @@ def _ending(loop: Loop, config: TrainConfig, stop: StopFlag) -> tuple[Status, st
         return "ok", None
     name = signal.Signals(stop.signal_number).name if stop.signal_number else "a signal to another rank"
     return "stopped", f"stopped by {name} after step {loop.done} of {config.steps}"
+
+
+def _prediction(step: TrainStep) -> Prediction | None:
+    """That of the plan which the step runs, if it runs one."""
+    plan = getattr(step, "plan", None)
+    return plan.prediction if isinstance(plan, Plan) else None
 
 
 def _gather(peak: int | None, sent: dict[str, int] | None) -> dict[str, Any]:

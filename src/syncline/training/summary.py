@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from syncline.errors import RunFolderError
+from syncline.planning.prediction import Prediction
 from syncline.strategies.registry import parse_strategy
 from syncline.training.config import TrainConfig
 from syncline.training.files import write_json
@@ -65,8 +66,12 @@ def summarise(
     measurements: Measurements | None = None,
     peak_memory_bytes: list[int] | None = None,
     sent_bytes: dict[str, int] | None = None,
+    prediction: Prediction | None = None,
 ) -> Summary:
-    """A summary from what the loop measured, or of a run that never got so far."""
+    """A summary from what the loop measured, or of a run that never got so far.
+
+    `prediction` is that of the plan which was run.
+    """
     strategy = parse_strategy(config.strategy)
     known = measurements or Measurements(global_batch=config.batch)
     return Summary(
@@ -88,8 +93,8 @@ def summarise(
         peak_memory_bytes=peak_memory_bytes,
         sent_bytes=sent_bytes,
         exposed_comm_s=None,
-        predicted_step_s=None,
-        predicted_peak_memory_bytes=None,
+        predicted_step_s=None if prediction is None else prediction.step_s,
+        predicted_peak_memory_bytes=None if prediction is None else round(prediction.memory.total),
         wall_s=wall_s,
         time_to_target_s=known.time_to_target_s,
         samples_to_target=known.samples_to_target,
