@@ -12,7 +12,7 @@ import numpy as np
 from syncline.errors import StrategyError
 from syncline.graph.opgraph import OpGraph, TensorKind
 from syncline.planning.axes import SearchAxes, search_axes
-from syncline.planning.baselines import expert
+from syncline.planning.baselines import Shardings, expert
 from syncline.planning.evaluation import evaluate_plan
 from syncline.planning.parameter_costs import Keeping
 from syncline.planning.plan import Axis, OpSharding, Plan, PlannedWorkload, SearchReport
@@ -62,36 +62,39 @@ class TensorParallel:
         axes = search_axes(live_cluster(job))
         degree = self.degree or job.rank.local_world_size
         _, shardings = expert(graph, axes, _model_axes(axes, degree))
-        rows = {op.name: np.array(shardings[op.id]) for op in graph.ops}
-        ops = {op.name: OpSharding(split=name_split(op.space.dims, rows[op.name], axes)) for op in graph.ops}
-        plan = Plan(
-            workload=PlannedWorkload(
-                model=type(job.model).__name__,
-                batch=count_rows(job.example) if job.example is not None else 0,
-                parameters=graph.parameter_count,
-                forward_flops=graph.forward_flops,
-                optimizer_state_factor=state_factor(job),
-            ),
-            cluster=axes.cluster.name,
-            measured=axes.cluster.measured,
-            memory_limit_bytes=axes.cluster.device.memory_bytes,
-            axes=tuple(
-                Axis(name=axis.name, size=axis.size, level=axes.cluster.levels[axis.level].name)
-                for axis in axes.axes
-            ),
-            ops=ops,
-            tied={
-                tensor.name: Keeping.REPLICATED
-                for tensor in graph.of_kind(TensorKind.PARAMETER)
-                if len(graph.consumers[tensor.id]) > 1
-            },
-            prediction=Prediction(times=Times(), memory=Memory()),
-            search=SearchReport(
-                space="1", seconds=0.0, ops=len(graph.ops), choices=len(graph.ops), exposed_share=1.0
-            ),
-        )
-        prediction = evaluate_plan(plan, graph, axes.cluster).prediction
-        return dataclasses.replace(plan, prediction=prediction)
+        return plan_of(job, graph, axes, shardings)
+
+
+def plan_of(job: Job, graph: OpGraph, axes: SearchAxes, shardings: Shardings) -> Plan:
+    """The plan in which ops are split so, with parameters replicated where they are not cut."""
+    rows = {op.name: np.array(shardings[op.id]) for op in graph.ops}
+    plan = Plan(
+        workload=PlannedWorkload(
+            model=type(job.model).__name__,
+            batch=count_rows(job.example) if job.example is not None else 0,
+            parameters=graph.parameter_count,
+            forward_flops=graph.forward_flops,
+            optimizer_state_factor=state_factor(job),
+        ),
+        cluster=axes.cluster.name,
+        measured=axes.cluster.measured,
+        memory_limit_bytes=axes.cluster.device.memory_bytes,
+        axes=tuple(
+            Axis(name=axis.name, size=axis.size, level=axes.cluster.levels[axis.level].name)
+            for axis in axes.axes
+        ),
+        ops={op.name: OpSharding(split=name_split(op.space.dims, rows[op.name], axes)) for op in graph.ops},
+        tied={
+            tensor.name: Keeping.REPLICATED
+            for tensor in graph.of_kind(TensorKind.PARAMETER)
+            if len(graph.consumers[tensor.id]) > 1
+        },
+        prediction=Prediction(times=Times(), memory=Memory()),
+        search=SearchReport(
+            space="1", seconds=0.0, ops=len(graph.ops), choices=len(graph.ops), exposed_share=1.0
+        ),
+    )
+    return dataclasses.replace(plan, prediction=evaluate_plan(plan, graph, axes.cluster).prediction)
 
 
 def _model_axes(axes: SearchAxes, degree: int) -> list[int]:
