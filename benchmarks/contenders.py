@@ -157,7 +157,8 @@ def _torch_tensor_parallel(workload: LoadedWorkload, batch: int, device: torch.d
     """The blocks of a GPT-2 as in torch's tensor-parallel tutorial; embedding and head on every rank."""
     model = workload.build_model().to(device)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for block in model.blocks:  # pyrefly: ignore[not-iterable]
+    blocks = model.get_submodule("blocks")
+    for block in blocks.children():
         parallelize_module(
             block,
             mesh,

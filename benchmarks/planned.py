@@ -99,7 +99,7 @@ def main() -> None:
 def run_setting(setting: Setting, rounds: int) -> dict[str, Any]:
     """Step times of all contenders, and their ratios to the one that is measured against."""
     with tempfile.TemporaryDirectory() as folder:
-        order = json.dumps({"setting": asdict(setting), "rounds": rounds, "folder": folder})
+        order = json.dumps({"setting": SETTINGS.index(setting), "rounds": rounds, "folder": folder})
         logs = Path(folder) / "logs"
         if setting.emulate is None:
             launch_local("planned:measure", order, ranks=RANKS, logs=logs)
@@ -129,7 +129,7 @@ def run_setting(setting: Setting, rounds: int) -> dict[str, Any]:
 def measure(argument: str) -> None:
     """What each rank does: all contenders in turns."""
     order = json.loads(argument)
-    setting = Setting(**{**order["setting"], "contenders": tuple(order["setting"]["contenders"])})
+    setting = SETTINGS[order["setting"]]
     device = rank_device(current_rank())
     with process_group(device):
         contenders = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,13 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from syncline.cluster.mesh import Mesh, MeshAxis
 from syncline.planning.plan import Axis
+
+ACTIVATIONS = "activations"
+
+_Key = tuple[str, tuple[tuple[int, ...], ...]]
+_OPEN: WeakKeyDictionary[dist.ProcessGroup, dict[_Key, dist.ProcessGroup]] = WeakKeyDictionary()
+"""The groups made inside each group of all ranks: every plan of a process shares them, for each one costs
+connections and threads."""
 
 
 class LiveMesh:
@@ -27,18 +35,13 @@ class LiveMesh:
         self.rank = rank
         self.coordinates = self._mesh.coordinates(rank)
         self.device = device
-        self._groups: dict[tuple[str, tuple[int, ...]], dist.ProcessGroup] = {}
         self._devices: DeviceMesh | None = None
 
     @property
     def device_mesh(self) -> DeviceMesh:
         """The same mesh for DTensors."""
         if self._devices is None:
-            self._devices = init_device_mesh(
-                self.device.type,
-                self.sizes or (1,),
-                mesh_dim_names=tuple(name.replace(".", "_") for name in self._mesh.names) or ("alone",),
-            )
+            self._devices = self._make_device_mesh()
         return self._devices
 
     def members(self, axes: Sequence[int]) -> int:
@@ -52,18 +55,32 @@ class LiveMesh:
             place = place * self.sizes[axis] + self.coordinates[axis]
         return place
 
-    def group(self, axes: Sequence[int], purpose: str = "activations") -> dist.ProcessGroup:
+    def group(self, axes: Sequence[int], purpose: str = ACTIVATIONS) -> dist.ProcessGroup:
         """This rank's group over these axes; members are in the order of `place`.
 
         Every rank must ask for the same groups in the same order: the first to ask opens the group. What is
         sent for another purpose goes through another group, so that neither waits for the other.
         """
-        key = (purpose, tuple(axes))
-        if key not in self._groups:
-            names = [self._mesh.names[axis] for axis in axes]
-            groups = self._mesh.groups(names).tolist()
-            own, _ = dist.new_subgroups_by_enumeration(groups)
-            if not isinstance(own, dist.ProcessGroup):
-                raise RuntimeError(f"rank {self.rank} is in no group over {names}")
-            self._groups[key] = own
-        return self._groups[key]
+        everyone = _process_group(dist.group.WORLD)
+        groups = self._mesh.groups([self._mesh.names[axis] for axis in axes]).tolist()
+        if groups == [list(range(dist.get_world_size()))] and purpose == ACTIVATIONS:
+            return everyone
+        opened = _OPEN.setdefault(everyone, {})
+        key = (purpose, tuple(map(tuple, groups)))
+        if key not in opened:
+            opened[key] = _process_group(dist.new_subgroups_by_enumeration(groups)[0])
+        return opened[key]
+
+    def _make_device_mesh(self) -> DeviceMesh:
+        names = tuple(name.replace(".", "_") for name in self._mesh.names)
+        if len(self.sizes) < 2:
+            return init_device_mesh(self.device.type, self.sizes or (1,), mesh_dim_names=names or ("alone",))
+        groups = [self.group((axis,)) for axis in range(len(self.sizes))]
+        ranks = torch.arange(dist.get_world_size(), dtype=torch.int).reshape(self.sizes)
+        return DeviceMesh.from_group(groups, self.device.type, mesh=ranks, mesh_dim_names=names)
+
+
+def _process_group(found: object) -> dist.ProcessGroup:
+    if not isinstance(found, dist.ProcessGroup):
+        raise RuntimeError(f"this rank is in no such group, but in {found!r}")
+    return found
