@@ -23,6 +23,8 @@ import numpy as np
 from record import write_record
 from syncline.calibration.measure import measure
 from syncline.calibration.site import find_site
+from syncline.planning.plan import Plan
+from syncline.planning.plan_file import save_plan
 from syncline.planning.planner import Request, make_plan
 from syncline.planning.prediction import Prediction
 from syncline.planning.strategy_predictions import predict_strategies
@@ -62,7 +64,9 @@ SETTINGS = (
     Setting("transformer:layers=2,width=256,hidden=1024,vocab=8000,seq=64", 32, "1x4"),
     Setting("mlp:layers=4,width=1024", 128, "2x1@1gbit"),
 )
-STRATEGIES = ("data", "zero1", "sharded")
+STRATEGIES = ("data", "zero1", "sharded", "planned", "tensor:degree=2")
+EXPERT_HERE = "1x2"
+"""Where `tensor:degree=2` is all ranks of a node, which is what the planner's expert does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +114,9 @@ def main() -> None:
 
 def measure_setting(setting: Setting, folder: Path, seconds: float) -> list[Cell]:
     """All strategies of one setting."""
-    predictions = predict(setting, folder)
+    plan, predictions = predict(setting, folder)
     cells = []
-    for strategy in STRATEGIES:
-        one = predictions[strategy]
+    for strategy, one in predictions.items():
         steps = int(np.clip(seconds / one.step_s, LEAST_STEPS, MOST_STEPS))
         config = TrainConfig(
             model=setting.model,
@@ -124,7 +127,9 @@ def measure_setting(setting: Setting, folder: Path, seconds: float) -> list[Cell
             **setting.where,
         )
         with tempfile.TemporaryDirectory() as runs:
-            summary = start_training(config, Path(runs) / "run").summary
+            save_plan(plan, Path(runs) / "plan.json")
+            given = str(Path(runs) / "plan.json") if strategy == "planned" else None
+            summary = start_training(replace(config, plan=given), Path(runs) / "run").summary
         if summary is None or summary.median_step_s is None or summary.peak_memory_bytes is None:
             raise RuntimeError(f"{strategy} of {setting} was not measured")
         cells.append(
@@ -141,15 +146,18 @@ def measure_setting(setting: Setting, folder: Path, seconds: float) -> list[Cell
     return cells
 
 
-def predict(setting: Setting, folder: Path) -> dict[str, Prediction]:
-    """The strategies' predictions from measured ops; timings are kept in the folder."""
+def predict(setting: Setting, folder: Path) -> tuple[Plan, dict[str, Prediction]]:
+    """The plan, and the strategies' predictions from measured ops; timings are kept in the folder."""
     workload = load_workload(setting.model, device="meta")
     graph = capture_workload(workload, setting.batch)
     factor = STATE_FACTORS[default_optimizer(workload.input).name]
     request = Request(model=setting.model, batch=setting.batch, state_factor=factor, proposals=0)
     measured = measure(graph, find_site(setting.cluster), request, folder=folder)
     planned = make_plan(graph, measured.cluster, replace(request, calibration=measured.calibration))
-    return predict_strategies(planned.search)
+    predictions = predict_strategies(planned.search) | {"planned": planned.plan.prediction}
+    if setting.cluster == EXPERT_HERE:
+        predictions["tensor:degree=2"] = planned.alternatives[1][1].prediction
+    return planned.plan, {name: predictions[name] for name in STRATEGIES if name in predictions}
 
 
 def report(cells: list[Cell]) -> dict[str, Any]:

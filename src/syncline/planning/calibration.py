@@ -44,7 +44,7 @@ class MachineFigures:
     optimizer_s_per_byte: float
     """The same for each byte of the parameters that it updates."""
     gathers_beside_compute: bool
-    """Whether weights are gathered while the device computes: accelerators do, CPU ranks wait."""
+    """Whether FSDP2 gathers weights while the device computes: on accelerators it does, CPU ranks wait."""
     process_bytes: float
     """What training a model of a few weights takes: buffers of libraries, threads, the step's own code."""
     wrappers: WrapperFigures = field(default_factory=WrapperFigures)

@@ -13,9 +13,8 @@ all axes on which the part is the same (A among them), q devices in all. The way
 Collectives of small parameters are joined to buckets, and share their latency. The optimizer moves weights,
 gradient and state once each in memory.
 
-On a machine that was measured, the optimizer takes what it was timed to take, and copies count: gradients
-into buckets, and weights and gradients into and out of what is gathered and scattered. Where gathering does
-not run beside compute (CPU ranks), nothing hides it.
+On a machine that was measured, the optimizer takes what it was timed to take, and the copies of gradients
+into what is sent count.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class ParameterCosts:
     backward_reduce_s: Floats
     """Gradients, and weights gathered again."""
     waited_s: Floats
-    """Gathering, reducing and copying that nothing can hide."""
+    """Copying that nothing can hide."""
     optimizer_s: Floats
     weight_bytes: Floats
     gradient_bytes: Floats
@@ -173,14 +172,11 @@ def _sharded(prices: _Prices, part: Floats, partial: Masks, cut: Masks) -> tuple
     gather_s = prices.collective_s("all_gather", cut, part)
     reduce_s = prices.collective_s("reduce_scatter", partial & cut, part)
     rest_s = prices.collective_s("all_reduce", partial & ~cut, own)
-    # Twice the shard goes into a buffer, and what is gathered out of it; then the gradient into one.
-    copied_s = np.where(cut > 0, prices.copy_s(2 * (own + 2 * part) + part + own), 0.0)
-    forward_s, backward_s = gather_s, gather_s + reduce_s + rest_s
-    if prices.machine is not None and not prices.machine.gathers_beside_compute:
-        copied_s, forward_s, backward_s = copied_s + forward_s + backward_s, 0 * part, 0 * part
+    copied_s = np.where(partial & cut > 0, prices.copy_s(part), 0.0)
     gathered = np.where(count > 1, part, 0.0)
     state = own * prices.state_factor
-    return forward_s, backward_s, copied_s, prices.optimizer_s(own), own, own, state, gathered
+    backward_s = gather_s + reduce_s + rest_s
+    return gather_s, backward_s, copied_s, prices.optimizer_s(own), own, own, state, gathered
 
 
 def _innermost(axes: SearchAxes) -> int:

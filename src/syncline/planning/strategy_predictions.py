@@ -4,8 +4,10 @@ They are shardings of the same graph, kept in one way each. Torch's wrappers dif
 they send and wait for, and take time of their own; both count where a machine was measured:
 
     data      gradients are all-reduced in buckets
-    zero1     the same, and then the owner of each tensor broadcasts it: one after the other, nothing hides it
-    sharded   one group of weights for each block and one for the rest
+    zero1     the same, and then the owner of each tensor broadcasts it: one by one, nothing hides it
+    sharded   one group of weights for each block and one for the rest, copied into and out of what is sent.
+              CPU ranks wait for all of it, and their C library keeps the buffers: about `CPU_GATHERED`
+              times the weights, which is measured and not derived
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from syncline.planning.prediction import Prediction
 from syncline.planning.saving import block_of
 from syncline.planning.search import Limits, Search
 
+CPU_GATHERED = 7.0
 _KEPT = {"data": Keeping.REPLICATED, "zero1": Keeping.STATE_SHARDED, "sharded": Keeping.SHARDED}
 
 
@@ -41,7 +44,10 @@ def predict_strategies(search: Search) -> dict[str, Prediction]:
         found["zero1"] = _with_broadcasts(search, found["zero1"], found["data"])
     if search.tables.calibration is None:
         return found
-    wrappers = search.tables.calibration.machine.wrappers
+    machine = search.tables.calibration.machine
+    if "sharded" in found:
+        found["sharded"] = _with_copies(search, found["sharded"], waits=not machine.gathers_beside_compute)
+    wrappers = machine.wrappers
     return {name: _later(one, _wrapper_s(search, name, wrappers)) for name, one in found.items()}
 
 
@@ -60,6 +66,21 @@ def _with_broadcasts(search: Search, zero1: Prediction, data: Prediction) -> Pre
         hidden_s=data.times.hidden_s,
     )
     return dataclasses.replace(zero1, times=times)
+
+
+def _with_copies(search: Search, sharded: Prediction, *, waits: bool) -> Prediction:
+    """FSDP2: twice a shard goes into a buffer and what is gathered out of it, then the gradient into one."""
+    weights = float(sum(tensor.bytes for tensor in _trained(search)))
+    own = weights / search.tables.axes.cluster.world_size
+    copied = 2 * (own + 2 * weights) + weights + own
+    copied_s = 2 * copied / search.tables.axes.cluster.device.memory_bytes_per_s
+    times, memory = sharded.times, sharded.memory
+    times = dataclasses.replace(
+        times, parameters_s=times.parameters_s + copied_s, hidden_s=0.0 if waits else times.hidden_s
+    )
+    if waits:
+        memory = dataclasses.replace(memory, gather_buffers=CPU_GATHERED * weights)
+    return Prediction(times=times, memory=memory)
 
 
 def _wrapper_s(search: Search, name: str, wrappers: WrapperFigures) -> float:

@@ -3,8 +3,7 @@
 On a machine that was measured, a step also takes a *workspace*: what the process takes before any model, a
 fresh gradient and two temporaries of the optimizer as large as the largest parameter, and the largest
 activation's gradient with a copy. CPU ranks, whose C library keeps freed blocks up to a size, hold on to the
-buckets of the first step, which DDP makes anew after it, and to all buffers through which sharded weights go:
-about `CPU_GATHERED` times the weights, which is measured and not derived.
+buckets of the first step, which are made anew after it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from syncline.planning.parameter_costs import ParameterCosts
 from syncline.planning.prediction import Memory, Prediction, Times
 from syncline.planning.tables import Node
 
-CPU_GATHERED = 7.0
 KEPT_BLOCK_BYTES = 32e6
 """Buckets of gradients smaller than this stay with the process; larger ones go back to the system."""
 PARAMETER_TEMPORARIES = 3.0
@@ -41,7 +39,6 @@ class Totals:
     optimizer_state: float = 0.0
     saved: float = 0.0
     gathered: float = 0.0
-    all_gathered: float = 0.0
     first_buckets: float = 0.0
     largest_parameter: float = 0.0
     largest_activation: float = 0.0
@@ -78,7 +75,6 @@ class Totals:
         self.optimizer_state += weight * own.state_bytes[chosen, kept]
         # The next weights are gathered while these are in use.
         self.gathered = max(self.gathered, 2 * own.gathered_bytes[chosen, kept])
-        self.all_gathered += weight * own.gathered_bytes[chosen, kept]
         if not own.gathered_bytes[chosen, kept] and own.weight_bytes[chosen, kept] < KEPT_BLOCK_BYTES:
             self.first_buckets += weight * own.gradient_bytes[chosen, kept]
         self.largest_parameter = max(self.largest_parameter, float(own.weight_bytes[chosen, kept]))
@@ -100,18 +96,10 @@ class Totals:
                 gradients=float(self.gradients),
                 optimizer_state=float(self.optimizer_state),
                 saved_activations=float(self.saved),
-                gather_buffers=float(self._gathered + max(self.recomputed.values(), default=0.0)),
+                gather_buffers=float(self.gathered + max(self.recomputed.values(), default=0.0)),
                 workspace=self._workspace,
             ),
         )
-
-    @property
-    def _on_cpu(self) -> bool:
-        return self.machine is not None and not self.machine.gathers_beside_compute
-
-    @property
-    def _gathered(self) -> float:
-        return CPU_GATHERED * self.all_gathered if self._on_cpu else self.gathered
 
     @property
     def _workspace(self) -> float:
@@ -119,4 +107,9 @@ class Totals:
             return 0.0
         temporaries = PARAMETER_TEMPORARIES * self.largest_parameter
         temporaries += ACTIVATION_TEMPORARIES * self.largest_activation
-        return self.machine.process_bytes + temporaries + (self.first_buckets if self._on_cpu else 0.0)
+        return self.machine.process_bytes + temporaries + self._kept_buckets
+
+    @property
+    def _kept_buckets(self) -> float:
+        on_cpu = self.machine is not None and not self.machine.gathers_beside_compute
+        return self.first_buckets if on_cpu else 0.0

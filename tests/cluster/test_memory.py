@@ -1,0 +1,49 @@
+"""Peak memory: of what is counted, and of nothing else."""
+
+import sys
+
+import pytest
+import torch
+
+from syncline.cluster.memory import MemoryMeter
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+MANY = 64 << 20
+ABOUT = 0.95
+"""The kernel counts pages in batches."""
+
+
+def take(nbytes: int) -> None:
+    """Touch so much memory, more than the C library keeps for itself, and give it back."""
+    torch.ones(nbytes // 4)
+
+
+def test_a_peak_is_seen_after_it_has_passed_and_forgotten_on_reset():
+    meter = MemoryMeter(torch.device("cpu"))
+    take(MANY)
+    assert ABOUT * MANY <= meter.peak_bytes() < 2 * MANY
+    meter.reset_peak()
+    assert meter.peak_bytes() < MANY // 2
+
+
+def test_what_happens_while_paused_does_not_count():
+    meter = MemoryMeter(torch.device("cpu"))
+    meter.reset_peak()
+    take(MANY)
+    meter.pause()
+    before = meter.peak_bytes()
+    take(4 * MANY)
+    assert meter.peak_bytes() == before
+    meter.resume()
+    assert meter.peak_bytes() == before
+    take(2 * MANY)
+    assert ABOUT * 2 * MANY <= meter.peak_bytes() < 3 * MANY
+
+
+def test_torch_is_warm_before_the_baseline_is_read():
+    meter = MemoryMeter(torch.device("cpu"))
+    meter.reset_peak()
+    weight = torch.zeros(8, 8, requires_grad=True)
+    (weight @ torch.ones(8)).sum().backward()
+    torch.optim.SGD([weight]).step()
+    assert meter.peak_bytes() < 4 << 20
