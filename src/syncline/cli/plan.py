@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from syncline.calibration.measure import measure as measure_here
-from syncline.calibration.site import find_site
+from syncline.calibration.site import Site, find_site
 from syncline.cli.explain_view import Comparison, show_explanation
 from syncline.cli.explain_view import lines as explanation_lines
 from syncline.cli.pase_view import pase_values, show_pase
@@ -121,11 +121,7 @@ def plan(
         graph = _capture(settings, size)
     capture_s = time.perf_counter() - began
     if settings.cost == "pase":
-        found = plan_pase(graph, devices=where.world_size, ratio=settings.pase_ratio)
-        if json:
-            print(json_module.dumps(pase_values(found, settings.model), indent=2))
-        else:
-            show_pase(found, settings.model, Console())
+        _pase(graph, settings, where.world_size, json=json)
         return 0
     request = Request(
         model=settings.model,
@@ -137,10 +133,9 @@ def plan(
     )
     if site is not None:
         try:
-            measured = measure_here(graph, site, request)
+            where, request = _measured(graph, site, request)
         except LaunchStopped as stopped:
             return 128 + stopped.signal_number
-        where, request = measured.cluster, replace(request, calibration=measured.calibration)
     planned = make_plan(graph, where, request)
     save_plan(planned.plan, output)
     again = (lambda size: _capture(settings, size)) if capture_s <= CHEAP_CAPTURE_S else None
@@ -161,6 +156,20 @@ def plan(
 def _capture(settings: PlanConfig, batch: int) -> OpGraph:
     workload = load_workload(settings.model, seed=settings.seed, input=settings.input, device="meta")
     return capture_workload(workload, batch)
+
+
+def _measured(graph: OpGraph, site: Site, request: Request) -> tuple[Cluster, Request]:
+    """The cluster with the figures of this machine, and the request with timed ops."""
+    measured = measure_here(graph, site, request)
+    return measured.cluster, replace(request, calibration=measured.calibration)
+
+
+def _pase(graph: OpGraph, settings: PlanConfig, devices: int, *, json: bool) -> None:
+    found = plan_pase(graph, devices=devices, ratio=settings.pase_ratio)
+    if json:
+        print(json_module.dumps(pase_values(found, settings.model), indent=2))
+    else:
+        show_pase(found, settings.model, Console())
 
 
 def _compare(planned: Planned) -> Comparison:
