@@ -57,7 +57,7 @@ class ParameterCosts:
     backward_reduce_s: Floats
     """Gradients, and weights gathered again."""
     waited_s: Floats
-    """Copying that nothing can hide."""
+    """Copying, and weights sent after the update: nothing can hide it."""
     optimizer_s: Floats
     weight_bytes: Floats
     gradient_bytes: Floats
@@ -163,7 +163,9 @@ def _state_sharded(prices: _Prices, part: Floats, partial: Masks, copies: Masks)
     copied_s = np.where(partial > 0, prices.copy_s(part), 0.0)
     state = part * prices.state_factor / count
     none = np.zeros(len(part))
-    return none, reduce_s + gather_s, copied_s, prices.optimizer_s(part / count), part, part, state, none
+    # New weights are sent after the update, when there is no backward left to hide behind.
+    waited_s = copied_s + gather_s
+    return none, reduce_s, waited_s, prices.optimizer_s(part / count), part, part, state, none
 
 
 def _sharded(prices: _Prices, part: Floats, partial: Masks, cut: Masks) -> tuple[Floats, ...]:
