@@ -105,7 +105,7 @@ def test_chunks_are_drawn_like_the_whole(draw, more, dtype):
             self.weight = nn.Parameter(draw(torch.empty(CHUNK + more, dtype=dtype)))
             self.after = nn.Parameter(torch.randn(21))
 
-    assert assert_same(Cast) == {"weight"}
+    assert assert_same(Cast, SMALL) == {"weight"}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_modules_of_torch_keep_their_weights_and_ties():
 
 LARGE_MODELS = [
     "mlp:layers=2,width=1024",
-    "alexnet:size=cifar",
+    "alexnet:width=16,hidden=1200",
     "resnet18",
     "rnnlm:vocab=2000,width=512",
     "transformer:layers=1,vocab=4096",
@@ -234,18 +234,16 @@ small.weights["weight"].make()
 meter = MemoryMeter(torch.device("cpu"))
 meter.reset_peak()
 built = build_deferred(lambda: nn.Linear(5000, 10000), lambda model: model, seed=0)
-part = built.weights["weight"].make(Box.whole((10000, 5000)).narrow(PLACE))
+part = built.weights["weight"].make(Box.whole((10000, 5000)).narrow(1, 1250, 1250))
 print(part.nbytes, meter.peak_bytes())
 """
 
 
-@pytest.mark.parametrize("place", ["0, 7500, 2500", "1, 1250, 1250"])
-def test_no_rank_holds_a_whole_large_weight(place):
-    code = MEMORY.replace("PLACE", place)
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+def test_no_rank_holds_a_whole_large_weight():
+    done = subprocess.run([sys.executable, "-c", MEMORY], check=True, capture_output=True, text=True)
     part, peak = map(int, done.stdout.split())
     assert part == 50_000_000
-    assert part <= peak + 5_000_000 <= part + 45_000_000
+    assert part <= peak + 5_000_000 <= part + 30_000_000
 
 
 def test_own_functions_are_deferred_in_their_first_call(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 """How many elements are computed at a time; a multiple of what torch's kernels do at once."""
 
 _NORMAL_BLOCK = 16
