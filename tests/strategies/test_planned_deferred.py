@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ class Odd(nn.Module):
         return F.linear(self.back(self.frozen(x).relu()), self.tokens.weight)
 
 
-def compute_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+def compute_loss(model: nn.Module, batch: Any) -> Tensor:
     return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
 
@@ -63,7 +64,7 @@ def make_job(*, deferring: bool) -> Job:
         compute_loss=compute_loss,
         rank=current_rank(),
         device=torch.device("cpu"),
-        example=tuple(torch.zeros(ROWS, 6, dtype=torch.int64) for _ in range(2)),
+        example=(torch.zeros(ROWS, 6, dtype=torch.int64), torch.zeros(ROWS, 6, dtype=torch.int64)),
         deferred=built.weights,
     )
 

@@ -165,8 +165,8 @@ def test_modules_of_torch_keep_their_weights_and_ties():
     deferred = assert_same(Model, SMALL)
     assert {"tokens.weight", "lstm.weight_ih_l0", "encoder.layers.1.linear1.weight"} <= deferred
     built = build(Model, SMALL).made
-    assert built.head.weight is built.tokens.weight
-    assert built.table.device.type == "cpu"
+    assert built.get_submodule("head").weight is built.get_parameter("tokens.weight")
+    assert built.get_buffer("table").device.type == "cpu"
 
 
 LARGE_MODELS = [
