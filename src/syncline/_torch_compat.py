@@ -32,6 +32,10 @@ from torch.fx.experimental.proxy_tensor import (
     track_tensor_tree,
 )
 
+# Tested with 2.13. Awaited: a public base class for modes that see every op, as `torch.overrides` has one for
+# functions.
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
 
 def fake_mode() -> AbstractContextManager[Any]:
     """A mode in which new tensors have a shape, a type and a device, but no memory."""
@@ -126,3 +130,33 @@ def schema_returns(op: OpOverload) -> Sequence[Any]:
     Tested with 2.13. Awaited: public access to the schema of an op.
     """
     return op._schema.returns
+
+
+class StandIn(torch.Tensor):
+    """A tensor with a shape, a type and the CPU as its device, but without memory; subclasses see its ops.
+
+    Tested with 2.13. Awaited: a public base class for tensors without memory (`torch.device("meta")` is
+    another device, which initialisers ask for and skip).
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyrefly: ignore[bad-override]
+
+    @classmethod
+    def run(cls, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an op on such tensors gives."""
+        raise NotImplementedError
+
+    @classmethod
+    def __torch_dispatch__(  # pyrefly: ignore[bad-override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return cls.run(func, args, kwargs or {})
+
+    @staticmethod
+    def shaped(
+        kind: type[StandIn], shape: Sequence[int], dtype: torch.dtype, *, requires_grad: bool = False
+    ) -> Any:
+        """A tensor of that class; contiguous."""
+        return torch.Tensor._make_wrapper_subclass(  # pyrefly: ignore[missing-attribute]
+            kind, torch.Size(shape), dtype=dtype, device=torch.device("cpu"), requires_grad=requires_grad
+        )

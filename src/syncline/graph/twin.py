@@ -16,17 +16,20 @@ from syncline.errors import CaptureError
 def weightless(model: nn.Module, fake: AbstractContextManager[Any]) -> nn.Module:
     """A copy whose parameters and buffers have shapes but no memory; constants keep their values.
 
-    Tensors on the meta device appear on the CPU, so that constants which the forward pass makes beside
-    them have values too.
+    Tensors on the meta device appear where the others are, or on the CPU, so that constants which the forward
+    pass makes beside them have values too.
     """
     memo: dict[int, Any] = {}
+    device = tracing_device(model)
     with fake:
         for parameter in model.parameters():
-            memo[id(parameter)] = nn.Parameter(_empty(parameter), requires_grad=parameter.requires_grad)
+            memo[id(parameter)] = nn.Parameter(
+                _empty(parameter, device), requires_grad=parameter.requires_grad
+            )
         for buffer in model.buffers():
-            memo[id(buffer)] = _empty(buffer)
+            memo[id(buffer)] = _empty(buffer, device)
         for tensor in _plain_tensors(model):
-            memo.setdefault(id(tensor), _empty(tensor) if tensor.is_meta else tensor)
+            memo.setdefault(id(tensor), _empty(tensor, device) if tensor.is_meta else tensor)
     return _copied(model, memo)
 
 
@@ -54,7 +57,8 @@ def skeleton(model: nn.Module) -> nn.Module:
 def tracing_device(model: nn.Module) -> torch.device:
     """The device that the traced model appears to be on."""
     for tensor in (*model.parameters(), *model.buffers()):
-        return torch.device("cpu") if tensor.is_meta else tensor.device
+        if not tensor.is_meta:
+            return tensor.device
     return torch.device("cpu")
 
 
@@ -70,8 +74,8 @@ def weightless_inputs(value: Any, device: torch.device, fake: AbstractContextMan
     return value
 
 
-def _empty(tensor: torch.Tensor) -> torch.Tensor:
-    device = "cpu" if tensor.is_meta else tensor.device
+def _empty(tensor: torch.Tensor, others: torch.device) -> torch.Tensor:
+    device = others if tensor.is_meta else tensor.device
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from syncline.cluster.rank import Rank
 from syncline.planning.plan import Plan
+from syncline.workloads.deferred.weights import DeferredWeight
 from syncline.workloads.workload import Batch
 
 LossFunction: TypeAlias = Callable[[nn.Module, Batch], Tensor]
@@ -48,6 +49,9 @@ class Job:
     """How every op is split, where that is decided already."""
     cluster: str | None = None
     """What the ranks run on, where plans can know more than how many ranks a node has."""
+    deferred: Mapping[str, DeferredWeight] = field(default_factory=dict)
+    """By name, the parameters that are on the meta device: the strategy makes the parts that this rank needs.
+    There are none unless the strategy `defers_weights`."""
 
 
 @runtime_checkable
@@ -93,3 +97,8 @@ class Strategy(Protocol):
     def setup(self, job: Job) -> TrainStep:
         """Make the step, inside an initialised process group."""
         ...
+
+
+def defers_weights(strategy: Strategy) -> bool:
+    """Whether a strategy makes only parts of large weights: it says so by a class variable of this name."""
+    return getattr(strategy, "defers_weights", False)

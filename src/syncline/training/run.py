@@ -12,7 +12,7 @@ import torch
 from syncline.cluster.memory import MemoryMeter
 from syncline.cluster.rank import Rank
 from syncline.planning.plan import Plan
-from syncline.strategies.protocol import Job, TrainStep
+from syncline.strategies.protocol import Job, TrainStep, defers_weights
 from syncline.strategies.registry import parse_strategy
 from syncline.training.batches import BatchSource, open_batches
 from syncline.training.checkpoints import CheckpointInfo, Checkpoints, read_info
@@ -25,6 +25,7 @@ from syncline.training.schedule import make_optimizer, make_schedule
 from syncline.training.seeding import seed_everything
 from syncline.training.sinks import open_sinks
 from syncline.training.stop_flag import StopFlag
+from syncline.workloads.deferred.building import Built
 from syncline.workloads.example import workload_batch
 from syncline.workloads.load import LoadedWorkload, load_workload
 
@@ -44,15 +45,22 @@ class Run:
 
 
 def prepare_run(config: TrainConfig, rank: Rank, device: torch.device, plan: Plan | None = None) -> Run:
-    """Build the same model on every rank and hand it to the strategy, with a plan if there is one."""
+    """Build the same model on every rank and hand it to the strategy, with a plan if there is one.
+
+    Strategies that need parts of weights only get a model without the large ones.
+    """
     strategy = parse_strategy(config.strategy)
     strategy.check(world_size=rank.world_size, global_batch=config.batch, accumulate=config.accumulate)
     seed_everything(config.seed)
-    workload = load_workload(config.model, data=config.data, seed=config.seed, input=config.input)
+    deferring = defers_weights(strategy)
+    workload = load_workload(
+        config.model, data=config.data, seed=config.seed, input=config.input, deferring=deferring
+    )
     # Data is loaded when it is first asked for, and is no part of what training takes.
     batches = open_batches(workload, config.batch, config.seed)
     meter = MemoryMeter(device)
-    model = workload.build_model().to(device)
+    built = workload.build_deferred(device) if deferring else Built(workload.build_model().to(device))
+    model = built.made
     job = Job(
         model=model,
         optimizer=make_optimizer(workload, config.optimizer, model),
@@ -63,6 +71,7 @@ def prepare_run(config: TrainConfig, rank: Rank, device: torch.device, plan: Pla
         example=workload_batch(workload, config.batch // config.accumulate),
         plan=plan,
         cluster=config.emulate,
+        deferred=built.weights,
     )
     return Run(
         config=config,

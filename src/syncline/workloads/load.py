@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from torch import nn
 from syncline.errors import ConfigError, ModelError, unknown_name
 from syncline.workloads.calling import ComputeLoss, PlainCall, loss_function
 from syncline.workloads.data.registry import BYTES, check_data, load_data
+from syncline.workloads.deferred.building import Built, build_deferred, move_real_tensors
 from syncline.workloads.models.registry import BUILTIN_MODELS, is_builtin, parse_model
 from syncline.workloads.own import find_function, make_workload
 from syncline.workloads.own_data import DatasetSamples, is_map_style
@@ -59,12 +61,24 @@ class LoadedWorkload:
     own_evaluation: Any = None
     """The user's own data set for evaluation."""
     make_model: Callable[[torch.device], nn.Module]
+    make_deferred: Callable[[], Built[nn.Module]] | None = None
+    """Makes the model without its large weights, where `make_model` has made something already."""
 
     def build_model(self, device: torch.device | str = "cpu") -> nn.Module:
         """The model with weights from the seed, the same each time. On `meta` it has none."""
         device = torch.device(device)
         with seeded(self.seed):
             return self.make_model(device).to(device)
+
+    def build_deferred(self, device: torch.device | str = "cpu") -> Built[nn.Module]:
+        """The same model with its large weights still to be made, part by part; the rest is on the device."""
+        if self.make_deferred is not None:
+            built = self.make_deferred()
+        else:
+            make = functools.partial(self.make_model, torch.device("cpu"))
+            built = build_deferred(make, lambda model: model, seed=self.seed)
+        move_real_tensors(built.made, torch.device(device))
+        return built
 
     @cached_property
     def data(self) -> Data | None:
@@ -98,6 +112,7 @@ def load_workload(
     seed: int = 0,
     input: InputTable | None = None,
     device: torch.device | str = "cpu",
+    deferring: bool = False,
 ) -> LoadedWorkload:
     """Find what the user names, and check that it can be trained.
 
@@ -107,6 +122,7 @@ def load_workload(
         seed: Of the weights and of synthetic data.
         input: What the model takes, where the model does not say it or another is wanted.
         device: Where the user's function makes its model first. `meta` keeps a huge one off the machine.
+        deferring: Whether the user's function makes its model without large weights at first.
     """
     wanted = (
         None if input is None else InputSpec(kind=input.kind, shape=tuple(input.shape), classes=input.classes)
@@ -116,7 +132,7 @@ def load_workload(
     if ":" not in text:
         known = unknown_name("built-in model", text, BUILTIN_MODELS)
         raise ModelError(f"{known}\nA model of your own is given as package.module:function.")
-    return _load_own(text, data, seed, wanted, torch.device(device))
+    return _load_own(text, data, seed, wanted, torch.device(device), deferring=deferring)
 
 
 def _load_builtin(text: str, data: str | None, seed: int, input: InputSpec | None) -> LoadedWorkload:
@@ -135,11 +151,16 @@ def _load_builtin(text: str, data: str | None, seed: int, input: InputSpec | Non
 
 
 def _load_own(
-    text: str, data: str | None, seed: int, input: InputSpec | None, device: torch.device
+    text: str,
+    data: str | None,
+    seed: int,
+    input: InputSpec | None,
+    device: torch.device,
+    *,
+    deferring: bool,
 ) -> LoadedWorkload:
-    factory = _OwnModel(find_function(text), text)
-    with seeded(seed):
-        workload = factory.make_first(device)
+    factory = _OwnModel(find_function(text), text, seed)
+    workload = factory.make_first(device, deferring=deferring)
     taken = input or workload.input
     if taken is None and is_pretrained(workload.model):
         taken = pretrained_input(workload.model)
@@ -158,28 +179,44 @@ def _load_own(
         own_batches=workload.batches,
         own_evaluation=workload.evaluation,
         make_model=factory,
+        make_deferred=factory.make_deferred,
     )
 
 
 class _OwnModel:
     """Makes the user's model. The first one, made to learn what it is, is handed out, not made twice."""
 
-    def __init__(self, function: Callable[[], Any], text: str) -> None:
+    def __init__(self, function: Callable[[], Any], text: str, seed: int) -> None:
         self._function = function
         self._text = text
-        self._first: nn.Module | None = None
+        self._seed = seed
+        self._first: Built[Workload] | None = None
         self._first_device = torch.device("cpu")
 
-    def make_first(self, device: torch.device) -> Workload:
-        workload = self._make(device)
-        self._first, self._first_device = workload.model, device
-        return workload
+    def make_first(self, device: torch.device, *, deferring: bool) -> Workload:
+        if deferring:
+            self._first = self._defer()
+        else:
+            with seeded(self._seed):
+                self._first = Built(self._make(device))
+        self._first_device = device
+        return self._first.made
 
     def __call__(self, device: torch.device) -> nn.Module:
         first, self._first = self._first, None
-        if first is not None and (self._first_device.type == "meta") == (device.type == "meta"):
-            return first
+        same_place = (self._first_device.type == "meta") == (device.type == "meta")
+        if first is not None and same_place and not first.weights:
+            return first.made.model
         return self._make(device).model
+
+    def make_deferred(self) -> Built[nn.Module]:
+        first, self._first = self._first, None
+        built = first or self._defer()
+        return Built(built.made.model, built.weights)
+
+    def _defer(self) -> Built[Workload]:
+        cpu = torch.device("cpu")
+        return build_deferred(lambda: self._make(cpu), lambda made: made.model, seed=self._seed)
 
     def _make(self, device: torch.device) -> Workload:
         workload = make_workload(self._function, self._text, device)

@@ -82,7 +82,9 @@ class Engine:
         self._compute_loss: LossFunction = job.compute_loss
         layouts = lay_out(graph, plan)
         placings = place_tensors(layouts, plan, self.mesh)
-        self.placed: dict[str, PlacedParameter] = place_parameters(job.model, placings, self.mesh)
+        self.placed: dict[str, PlacedParameter] = place_parameters(
+            job.model, placings, self.mesh, job.deferred
+        )
         self._buffers = place_buffers(job.model, placings, self.mesh)
         self._rows = row_axes(layouts)
         self.streams = RandomStreams(job.device)

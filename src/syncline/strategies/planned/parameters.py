@@ -12,18 +12,28 @@ from syncline._torch_compat import preserved_version
 from syncline.planning.parameter_costs import Keeping
 from syncline.strategies.planned.ranks import LiveMesh
 from syncline.strategies.planned.storage import Placing
+from syncline.workloads.deferred.weights import DeferredWeight
 
 
 class PlacedParameter:
     """One trained parameter on this rank."""
 
-    def __init__(self, placing: Placing, whole: Tensor, mesh: LiveMesh) -> None:
-        """Takes this rank's part of the whole tensor; the whole is not kept."""
+    def __init__(
+        self, placing: Placing, whole: Tensor, mesh: LiveMesh, deferred: DeferredWeight | None = None
+    ) -> None:
+        """Takes this rank's part of the whole tensor, or makes it where that is deferred.
+
+        The whole is not kept; on the meta device it tells the shape alone.
+        """
         self.placing = placing
         self._mesh = mesh
         part = placing.cut_leaf(whole.detach(), mesh)
-        self.stored = placing.cut_share(part, mesh).clone(memory_format=torch.contiguous_format)
-        self.leaf = self.stored if placing.share is None else part.new_empty(part.shape)
+        share = placing.cut_share(part, mesh)
+        if deferred is None:
+            self.stored = share.clone(memory_format=torch.contiguous_format)
+        else:
+            self.stored = deferred.make(placing.stored_box(mesh), mesh.device).view(share.shape)
+        self.leaf = self.stored if placing.share is None else self.stored.new_empty(part.shape)
         self.leaf.requires_grad_(whole.requires_grad)
         self.stored.requires_grad_(whole.requires_grad)
         self._bytes = self.leaf.untyped_storage().nbytes()
@@ -85,18 +95,26 @@ class PlacedParameter:
 
 
 def place_parameters(
-    model: nn.Module, placings: Mapping[str, Placing], mesh: LiveMesh
+    model: nn.Module,
+    placings: Mapping[str, Placing],
+    mesh: LiveMesh,
+    deferred: Mapping[str, DeferredWeight],
 ) -> dict[str, PlacedParameter]:
-    """Cuts the model's parameters and puts DTensors of the parts in their place."""
+    """Cuts the model's parameters and puts DTensors of the parts in their place.
+
+    Those that the plan says nothing of stay whole, and are made if they are deferred.
+    """
     placed: dict[str, PlacedParameter] = {}
     owners = _owners(model)
     for name, whole in list(model.named_parameters()):
-        if name not in placings:
+        if name in placings:
+            one = placed[name] = PlacedParameter(placings[name], whole, mesh, deferred.get(name))
+            stands = placings[name].as_dtensor(one.stored.detach(), mesh)
+        elif name in deferred:
+            stands = deferred[name].make(device=mesh.device)
+        else:
             continue
-        one = placed[name] = PlacedParameter(placings[name], whole, mesh)
-        stands = nn.Parameter(
-            placings[name].as_dtensor(one.stored.detach(), mesh), requires_grad=whole.requires_grad
-        )
+        stands = nn.Parameter(stands, requires_grad=whole.requires_grad)
         for owner, attribute in owners[id(whole)]:
             owner.register_parameter(attribute, stands)
         del whole

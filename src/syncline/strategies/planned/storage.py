@@ -20,6 +20,7 @@ from syncline.planning.parameter_costs import Keeping
 from syncline.planning.states import PARTIAL
 from syncline.strategies.planned.layout import Layout, axes_cutting, axes_in
 from syncline.strategies.planned.ranks import LiveMesh
+from syncline.workloads.deferred.weights import Box
 
 SMALL = 1 << 14
 """Parameters of fewer elements are kept whole: sending them costs more than cutting them saves."""
@@ -80,6 +81,19 @@ class Placing:
         for dim in range(whole.ndim):
             whole = _narrowed(whole, dim, axes_in(self.layout, dim), mesh)
         return whole
+
+    def stored_box(self, mesh: LiveMesh) -> Box:
+        """Which elements of the whole this rank stores."""
+        if self.operand is not None:
+            factors = [dim for dims in self.operand.dims for dim in dims]
+            box = Box.whole([self.sizes[dim] for dim in factors])
+            for dim, part in self.parts(mesh).items():
+                box = box.narrow(factors.index(dim), part.start, part.size)
+            return box
+        box = Box.whole(self.shape)
+        for dim in range(len(self.shape)):
+            box = _narrowed_box(box, dim, axes_in(self.layout, dim), mesh)
+        return box if self.share is None else _narrowed_box(box, self.share.dim, self.share.axes, mesh)
 
     def cut_into(self, whole: Tensor, leaf: Tensor, mesh: LiveMesh) -> None:
         """Put this rank's leaf of a strided parameter at its place in a whole tensor."""
@@ -148,6 +162,11 @@ def _narrowed(tensor: Tensor, dim: int, axes: Sequence[int], mesh: LiveMesh) -> 
         return tensor
     size = tensor.shape[dim] // mesh.members(axes)
     return tensor.narrow(dim, mesh.place(axes) * size, size)
+
+
+def _narrowed_box(box: Box, dim: int, axes: Sequence[int], mesh: LiveMesh) -> Box:
+    size = box.sizes[dim] // mesh.members(axes)
+    return box.narrow(dim, mesh.place(axes) * size, size)
 
 
 def _contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

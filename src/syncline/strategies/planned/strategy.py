@@ -26,6 +26,7 @@ class Planned:
 
     name: ClassVar[str] = "planned"
     exact: ClassVar[bool] = True
+    defers_weights: ClassVar[bool] = True
     summary: ClassVar[str] = "every operator split as the planner finds fastest, or as a plan.json says"
 
     compile: bool = False

@@ -31,6 +31,7 @@ class TensorParallel:
 
     name: ClassVar[str] = "tensor"
     exact: ClassVar[bool] = True
+    defers_weights: ClassVar[bool] = True
     summary: ClassVar[str] = (
         "large products split over `degree` ranks as experts do it, the batch over the rest"
     )
