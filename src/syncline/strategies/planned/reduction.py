@@ -6,7 +6,7 @@ Units are started in one order on all ranks, as soon as all their gradients are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -65,7 +65,7 @@ class GradientReducer:
             self._units[number].finish()
         self._active, self._next = [], 0
 
-    def _hook(self, number: int, one: PlacedParameter):  # noqa: ANN202
+    def _hook(self, number: int, one: PlacedParameter) -> Callable[[Tensor], None]:
         def ready(_leaf: Tensor) -> None:
             one.free()
             self._missing[number] -= 1
