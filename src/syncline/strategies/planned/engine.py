@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from syncline.errors import StrategyError
 from syncline.graph.capture import capture_training
 from syncline.graph.opgraph import OpGraph, TensorKind
 from syncline.planning.plan import Plan
@@ -42,6 +43,8 @@ class Bound:
     program: Program
     fixed: dict[Key, Tensor]
     inputs: tuple[Key, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the batch's tensors on this rank."""
     summands: int
     """How many ranks have a summand of the loss."""
     draws: bool
@@ -49,8 +52,15 @@ class Bound:
 
     def __call__(self, batch: Batch) -> Tensor:
         """This rank's summand of the loss, or all of it."""
-        given = dict(zip(self.inputs, flat_tensors(batch), strict=True))
-        return self.program({**self.fixed, **given})
+        tensors = flat_tensors(batch)
+        given = tuple(tuple(tensor.shape) for tensor in tensors)
+        if given != self.shapes:
+            raise StrategyError(
+                f"A rank was given a batch of shapes {_shown(given)}; its program was made for "
+                f"{_shown(self.shapes)}.\nGive batches of one shape, an incomplete last one left out, and each "
+                "rank the rows that step.rows says."
+            )
+        return self.program({**self.fixed, **dict(zip(self.inputs, tensors, strict=True))})
 
 
 class Engine:
@@ -157,7 +167,11 @@ class Engine:
         loss = layouts.made[graph.outputs[0]]
         summands = self.mesh.members(axes_in(loss, PARTIAL))
         inputs: tuple[Key, ...] = tuple(("input", tensor) for tensor in graph.inputs)
-        return Bound(program, fixed, inputs, summands, builder.has_random)
+        shapes = tuple(self._local_shape(graph.tensors[tensor].shape) for tensor in graph.inputs)
+        return Bound(program, fixed, inputs, shapes, summands, builder.has_random)
+
+    def _local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (shape[0] // self.mesh.members(self._rows), *shape[1:]) if shape else shape
 
     def _capture_evaluation(self, batch: Batch) -> Bound:
         parts = self.mesh.members(self._rows)
@@ -165,6 +179,10 @@ class Engine:
         self._skeleton.eval()
         graph = capture_training(self._skeleton, self._compute_loss, whole)
         return self._bind(lay_out(graph, fit_plan(self._plan, graph)), recompute=False)
+
+
+def _shown(shapes: tuple[tuple[int, ...], ...]) -> str:
+    return ", ".join(map(str, shapes))
 
 
 def _with_rows(tensor: Tensor, parts: int) -> Tensor:
