@@ -59,10 +59,10 @@ def distribute(whole: np.ndarray, layout: Layout, sizes: tuple[int, ...]) -> Dev
 
 
 def peers(devices: Devices, place: Place, axes: tuple[int, ...]) -> list[Place]:
-    """The devices that differ from one along these axes only, in mesh order."""
+    """The devices that differ from one along these axes only, the first axis slowest."""
     return [
         other
-        for other in sorted(devices)
+        for other in sorted(devices, key=lambda one: [one[axis] for axis in axes])
         if all(mine == its or axis in axes for axis, (mine, its) in enumerate(zip(place, other, strict=True)))
     ]
 
