@@ -53,7 +53,7 @@ def capture_job(job: Job, name: str) -> OpGraph:
     if job.example is None:
         raise StrategyError(
             f"Strategy '{name}' captures the model, and needs to know what a batch looks like.\n"
-            "Give syncline.parallelize an example_batch: a global batch, of which only shapes and types matter."
+            "Give syncline.parallelize an example_batch: a global batch; only its shapes and types matter."
         )
     job.model.train()
     return capture_training(job.model, job.compute_loss, in_fixed_order(job.example))
