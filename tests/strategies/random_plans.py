@@ -7,6 +7,7 @@ import numpy as np
 from syncline.cluster.machine import machines_like_this
 from syncline.graph.opgraph import OpGraph, TensorKind
 from syncline.planning.axes import SearchAxes, search_axes
+from syncline.planning.baselines import data_parallel
 from syncline.planning.choices import legal_assignments
 from syncline.planning.parameter_costs import KEEPINGS, Keeping
 from syncline.planning.plan import Axis, OpSharding, Plan, PlannedWorkload, SearchReport
@@ -65,3 +66,14 @@ def as_plan(
         prediction=Prediction(times=Times(), memory=Memory()),
         search=SearchReport(space="1", seconds=0.0, ops=len(graph.ops), choices=0, exposed_share=1.0),
     )
+
+
+def data_plan(graph: OpGraph, *, nodes: int, per_node: int, keep: Keeping = Keeping.REPLICATED) -> Plan:
+    """Data parallelism over all ranks, with all parameters kept in one way."""
+    axes = search_axes(machines_like_this("test", nodes=nodes, per_node=per_node))
+    ops = {
+        op.name: OpSharding(split=name_split(op.space.dims, np.array(row), axes), keep=keep)
+        for op, row in ((op, data_parallel(graph, axes)[op.id]) for op in graph.ops)
+    }
+    tied = [one.name for one in graph.of_kind(TensorKind.PARAMETER) if len(graph.consumers[one.id]) > 1]
+    return as_plan(graph, axes, ops, dict.fromkeys(tied, keep))

@@ -66,6 +66,8 @@ class PlannedWorkload:
     forward_flops: int
     optimizer_state_factor: float
     """Bytes of optimizer state for each byte of a parameter."""
+    example: str = ""
+    """The form of the global batch, as JSON such as `["int64[8, 64]", "int64[8]"]`, where it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from syncline.cluster.device import rank_device
 from syncline.cluster.process_group import init_process_group
 from syncline.cluster.rank import current_rank
+from syncline.errors import PlanningError
 from syncline.planning.plan import Plan
 from syncline.strategies.protocol import Job, StepOptions, TrainStep
 from syncline.strategies.registry import parse_strategy
 from syncline.workloads.batch import count_rows, slice_rows
+from syncline.workloads.batch_form import read_form
 from syncline.workloads.calling import loss_function
 from syncline.workloads.workload import Batch, Workload
 
@@ -45,7 +47,7 @@ def parallelize(
         loss_fn: Gets the output and the targets; by default cross-entropy.
         strategy: `name` or `name:key=value,...`, or a plan of `syncline.plan`.
         example_batch: One global batch, over all ranks; strategies that capture the model (`planned`,
-            `tensor`) need it, and only its shapes and types matter.
+            `tensor`) need it, and only its shapes and types matter. A plan of `syncline.plan` knows it.
         accumulate: Micro-batches that each batch is cut into.
         precision: `bf16` runs under autocast.
         clip_norm: Largest total norm of the gradients.
@@ -64,6 +66,7 @@ def parallelize(
     if not dist.is_initialized():
         init_process_group(device)
         atexit.register(_close)
+    example = _example(example_batch, plan)
     model.to(device)
     _share_first_weights(model)
     job = Job(
@@ -78,10 +81,22 @@ def parallelize(
             clip_norm=clip_norm,
             activation_checkpointing=activation_checkpointing,
         ),
-        example=example_batch and slice_rows(example_batch, slice(count_rows(example_batch) // accumulate)),
+        example=example and slice_rows(example, slice(count_rows(example) // accumulate)),
         plan=plan,
     )
     return chosen.setup(job)
+
+
+def _example(given: Batch | None, plan: Plan | None) -> Batch | None:
+    """What a global batch looks like: as the user says, or as the plan knows."""
+    if given is not None or plan is None or not plan.workload.example:
+        return given
+    try:
+        return read_form(plan.workload.example)
+    except ValueError as error:
+        raise PlanningError(
+            f"The plan's workload.example is not the form of a batch: {error}.\nGive an example_batch."
+        ) from None
 
 
 def _share_first_weights(model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from syncline.planning.pins import Pin
 from syncline.planning.plan import Plan
 from syncline.planning.planner import Request, make_plan
 from syncline.planning.table_builder import ADAM_STATE_FACTOR
+from syncline.workloads.batch_form import write_form
 from syncline.workloads.calling import loss_function
 from syncline.workloads.example import batch_size, workload_batch
 from syncline.workloads.load import LoadedWorkload
@@ -56,7 +58,8 @@ def plan(
         state_factor=optimizer_state_factor,
     )
     where = cluster_from(cluster) if isinstance(cluster, str) else cluster
-    return make_plan(graph, where, request).plan
+    found = make_plan(graph, where, request).plan
+    return replace(found, workload=replace(found.workload, example=write_form(example_batch)))
 
 
 def capture_workload(workload: LoadedWorkload, batch: int) -> OpGraph:

@@ -54,7 +54,7 @@ def capture_job(job: Job, name: str) -> OpGraph:
     if job.example is None:
         raise StrategyError(
             f"Strategy '{name}' captures the model, and needs to know what a batch looks like.\n"
-            "Give syncline.parallelize an example_batch: a global batch, whose shapes and types matter only."
+            "Give syncline.parallelize an example_batch: a global batch; only its shapes and types matter."
         )
     job.model.train()
     return capture_training(job.model, job.compute_loss, in_fixed_order(job.example))
