@@ -76,7 +76,7 @@ def make_move(devices: Devices, move: Move, sizes: tuple[int, ...]) -> Devices:
         if move.kind is Kind.SLICE:
             new = cut(own, move.dim, number, parts)
         elif move.kind is Kind.REDUCE_SCATTER:
-            new = cut(sum(group), move.dim, number, parts)
+            new = cut(np.add.reduce(group), move.dim, number, parts)
         elif move.kind is Kind.ALL_REDUCE:
             new = np.asarray(sum(group))
         elif move.kind is Kind.ALL_GATHER:

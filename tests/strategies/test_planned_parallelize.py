@@ -80,4 +80,4 @@ def test_a_form_is_read_back(batch):
 
 
 def test_what_is_no_tensor_has_no_form():
-    assert write_form((torch.zeros(2), 3)) == ""
+    assert write_form((torch.zeros(2), 3)) == ""  # pyrefly: ignore[bad-argument-type]

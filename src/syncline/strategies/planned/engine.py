@@ -57,8 +57,8 @@ class Bound:
         if given != self.shapes:
             raise StrategyError(
                 f"A rank was given a batch of shapes {_shown(given)}; its program was made for "
-                f"{_shown(self.shapes)}.\nGive batches of one shape, an incomplete last one left out, and each "
-                "rank the rows that step.rows says."
+                f"{_shown(self.shapes)}.\nGive batches of one shape, without an incomplete last one, each "
+                "rank its rows as step.rows says."
             )
         return self.program({**self.fixed, **dict(zip(self.inputs, tensors, strict=True))})
 
