@@ -17,6 +17,15 @@ _CACHE_BYTES = 64 << 20
 _MOST_SETS = 12
 
 
+def can_run(call: OpCall, device: torch.device) -> bool:
+    """Whether an op runs on a shard by itself: some need what other shards have to be of the right shape."""
+    try:
+        run_local(call.local, _make_all(call, device))
+    except RuntimeError:
+        return False
+    return True
+
+
 def forward_point(call: OpCall, device: torch.device, *, sustained: bool) -> Point:
     """The forward call, recording for backward as training does, into memory that is not in use."""
 

@@ -20,7 +20,7 @@ from syncline.calibration.machine_points import (
     time_optimizer,
     time_overlap,
 )
-from syncline.calibration.op_points import backward_point, forward_point
+from syncline.calibration.op_points import backward_point, can_run, forward_point
 from syncline.calibration.progress import show_progress
 from syncline.calibration.wrapper_points import time_wrappers
 from syncline.cluster.device import rank_device
@@ -102,9 +102,11 @@ def _measure(order: Order, rank: Rank, timer: Timer) -> dict[str, Any]:
 def time_calls(
     calls: Sequence[OpCall], timer: Timer, dispatch: Dispatch, *, crowded: bool
 ) -> dict[str, dict[str, float]]:
-    """Seconds of each call by its key, forward and backward."""
+    """Seconds of each call by its key, forward and backward; an op that cannot run by itself has none."""
     points: list[tuple[OpCall, str, Point]] = []
     for call in calls:
+        if not can_run(call, timer.device):
+            continue
         points.append((call, "forward_s", forward_point(call, timer.device, sustained=crowded)))
         if call.has_backward:
             points.append((call, "backward_s", backward_point(call, timer.device, sustained=crowded)))

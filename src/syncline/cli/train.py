@@ -119,6 +119,8 @@ def resolve_config(flags: dict[str, Any], path: Path | None, resumed: Path | Non
     if resumed is not None:
         check_run(resumed)
         settings = read_settings(resumed / CONFIG_FILE)
+        # The run's folder has its own copy, which is planned anew where another number of ranks goes on.
+        settings.pop("plan", None)
     if path is not None:
         from_file = read_settings(path)
         # On its own first, so that what is wrong in it is not blamed on the flags.

@@ -97,7 +97,7 @@ class Totals:
                 optimizer_state=float(self.optimizer_state),
                 saved_activations=float(self.saved),
                 gather_buffers=float(self.gathered + max(self.recomputed.values(), default=0.0)),
-                workspace=self._workspace,
+                workspace=float(self._workspace),
             ),
         )
 
