@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from strategies.planned_runs import rank_on, sharing_all, whole_state
 from strategies.random_plans import data_plan, random_plan
+from syncline.errors import StrategyError
 from syncline.graph.capture import capture_training
 from syncline.graph.opgraph import OpGraph
 from syncline.planning.parameter_costs import Keeping
@@ -64,12 +65,16 @@ def graph() -> OpGraph:
     return replace(capture_training(make_model().train(), compute_loss, batch_of(0)), exported=None)
 
 
+class OwnOptimizer(torch.optim.SGD):
+    """Nobody knows that it works element by element."""
+
+
 def make_job(optimizer: str, nodes: int = 1) -> Job:
     model = make_model()
-    rate = {"lr": 0.05} if optimizer == "SGD" else {"lr": 0.01}
+    kind = OwnOptimizer if optimizer == "own" else getattr(torch.optim, optimizer)
     return Job(
         model=model,
-        optimizer=getattr(torch.optim, optimizer)(model.parameters(), **rate),
+        optimizer=kind(model.parameters(), lr=0.01 if optimizer == "AdamW" else 0.05),
         compute_loss=compute_loss,
         rank=rank_on(nodes),
         device=torch.device("cpu"),
@@ -109,7 +114,7 @@ def assert_same(given: tuple[list[float], dict[str, Tensor]], wanted: tuple[list
         torch.testing.assert_close(given[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "own"])
 def test_every_way_of_keeping_trains_as_one_device(optimizer, graph, run_ranks):
     wanted = run_ranks(train_single, 1, optimizer)[0]
     untrained = dict(make_model().named_parameters())
@@ -120,6 +125,20 @@ def test_every_way_of_keeping_trains_as_one_device(optimizer, graph, run_ranks):
     for results in run_ranks(train_planned, 2, optimizer, graph, *plans):
         for result in results:
             assert_same(result, wanted)
+
+
+def refused(graph: OpGraph, plan: Plan) -> str:
+    with pytest.raises(StrategyError) as caught:
+        make_step(make_job("Adafactor"), graph, plan, bucket_mb=1, optimise=False)
+    return str(caught.value)
+
+
+def test_an_optimizer_of_whole_parameters_needs_them_whole(graph, run_ranks):
+    wanted = run_ranks(train_single, 1, "Adafactor")[0]
+    kept = data_plan(graph, nodes=1, per_node=2, keep=Keeping.REPLICATED)
+    assert_same(run_ranks(train_planned, 2, "Adafactor", graph, kept)[0][0], wanted)
+    cut = random_plan(graph, nodes=1, per_node=2, seed=3)
+    assert "Adafactor looks at whole parameters" in run_ranks(refused, 2, graph, cut)[0]
 
 
 def bytes_of(graph: OpGraph, plan: Plan, nodes: int) -> dict[str, list[tuple[int, int]]]:
