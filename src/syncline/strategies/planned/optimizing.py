@@ -33,8 +33,8 @@ _NEEDS_WHOLE = (optim.Adafactor, optim.LBFGS, optim.SparseAdam)
 class Optimizing:
     """One optimizer on this rank.
 
-    An optimizer that is known to work element by element holds plain local tensors, which is fast, and so does
-    any where no parameter is cut. Others hold DTensors, so that what they compute of a whole parameter is right.
+    An optimizer that is known to work element by element holds plain local tensors, which is fast, and so
+    does any where no parameter is cut. Others hold DTensors, so that what they compute of a whole is right.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Optimizing:
         self._is_elementwise = type(optimizer) in _ELEMENTWISE or not cut
         if isinstance(optimizer, _NEEDS_WHOLE) and cut:
             raise StrategyError(
-                f"{type(optimizer).__name__} looks at whole parameters, but the plan cuts {len(cut)} of them, "
-                f"the first is {cut[0]}.\nUse an optimizer that works element by element, such as AdamW or SGD, "
-                "or --strategy data."
+                f"{type(optimizer).__name__} looks at whole parameters, but the plan cuts {len(cut)} of "
+                f"them, the first is {cut[0]}.\nUse an optimizer that works element by element, such as AdamW "
+                "or SGD, or --strategy data."
             )
         self.others: list[Tensor] = []
         for group in optimizer.param_groups:
