@@ -55,7 +55,7 @@ class Optimizing:
         if isinstance(optimizer, _NEEDS_WHOLE) and cut:
             raise StrategyError(
                 f"{type(optimizer).__name__} looks at whole parameters, but the plan cuts {len(cut)} of "
-                f"them, the first is {cut[0]}.\nUse an optimizer that works element by element, such as AdamW "
+                f"them, the first is {cut[0]}.\nUse an optimizer that works by elements, such as AdamW "
                 "or SGD, or --strategy data."
             )
         self.others: list[Tensor] = []
