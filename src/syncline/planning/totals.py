@@ -107,7 +107,8 @@ class Totals:
             return 0.0
         temporaries = PARAMETER_TEMPORARIES * self.largest_parameter
         temporaries += ACTIVATION_TEMPORARIES * self.largest_activation
-        return self.machine.process_bytes + temporaries + self._kept_buckets
+        process = self.machine.process_bytes + self.machine.capture_bytes
+        return process + temporaries + self._kept_buckets
 
     @property
     def _kept_buckets(self) -> float:
