@@ -114,33 +114,6 @@ def command(*arguments, folder):
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_killed_run_goes_on_exactly_and_on_other_ranks(plans):
-    folder = plans
-    command(*TRAIN, "--plan", "1x2.json", "-o", "straight", folder=folder)
-    with started(
-        *SYNCLINE, *TRAIN, "--plan", "1x2.json", "-o", "run", folder=folder, paths=(folder,)
-    ) as process:
-        wait_until(lambda: steps_made(folder / "run") >= 60, "60 steps", process=process)
-        os.kill(int((folder / "pid-1").read_text()), signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "Rank 1 was killed by SIGKILL" in err
-    assert err.count("╭") == 1
-    assert not is_alive(int((folder / "pid-0").read_text()))
-    # A run has its own copy of its plan.
-    (folder / "1x2.json").unlink()
-    command("train", "--resume", "-o", "run", folder=folder)
-    weights, wanted = read_weights(folder / "run"), read_weights(folder / "straight")
-    assert weights.keys() == wanted.keys()
-    for name, tensor in wanted.items():
-        assert torch.equal(weights[name], tensor), name
-    assert losses_of(folder / "run") == losses_of(folder / "straight")
-    assert ranks_of_plan(folder / "run") == 2
-    command("train", "--resume", "-o", "run", "--ranks", "1", "--steps", str(STEPS + 5), folder=folder)
-    assert ranks_of_plan(folder / "run") == 1
-    assert steps_made(folder / "run") == STEPS + 5
-
-
 def ranks_of_plan(folder):
     ranks = 1
     for axis in json.loads((folder / "plan.json").read_text())["axes"]:
