@@ -1,17 +1,12 @@
 """Runs by a plan: what is refused, and how they fail and go on."""
 
 import json
-import os
 import re
-import signal
 
 import pytest
-import torch
 
 from cli.test_mistakes import assert_refused
-from command import SYNCLINE, is_alive, run_command, started, wait_until
 from syncline.cli.app import run
-from syncline.training.export import read_weights
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -97,25 +92,3 @@ def test_a_plan_that_a_rank_refuses(arguments, words, plans, capfd):
     for word in words:
         assert word in message
     assert {path.name for path in plans.iterdir()} - {"__pycache__"} == before - {"__pycache__"}
-
-
-def steps_made(folder):
-    metrics = folder / "metrics.jsonl"
-    return metrics.read_text().count("\n") if metrics.exists() else 0
-
-
-def losses_of(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [(line["step"], line["loss"]) for line in lines]
-
-
-def command(*arguments, folder):
-    ended = run_command(*SYNCLINE, *arguments, folder=folder, paths=(folder,))
-    assert ended.returncode == 0, ended.stderr
-
-
-def ranks_of_plan(folder):
-    ranks = 1
-    for axis in json.loads((folder / "plan.json").read_text())["axes"]:
-        ranks *= axis["size"]
-    return ranks
