@@ -41,7 +41,16 @@ def test_help_is_quick():
     [
         (
             "train",
-            ["--strategy", "--ranks", "--emulate", "--resume", "--plan", "--config", "torchrun"],
+            [
+                "--strategy",
+                "--ranks",
+                "--emulate",
+                "--resume",
+                "--max-restarts",
+                "--plan",
+                "--config",
+                "torchrun",
+            ],
         ),
         ("export", ["RUN", "--output", "load_state_dict"]),
         ("doctor", ["--json"]),
