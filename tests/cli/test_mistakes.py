@@ -140,7 +140,7 @@ MISTAKES = [
     (
         "train gpt2-tiny --strategy shard",
         "Wrong strategy",
-        ["'shard'", "Did you mean 'sharded'?", "data, sharded"],
+        ["'shard'", "Did you mean 'sharded'?", "Known: data, "],
     ),
     (
         "train gpt2-tiny --strategy sharded:groop=2",
