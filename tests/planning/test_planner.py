@@ -1,6 +1,7 @@
 """Whole plans: never slower than what people do, in memory, with the patterns that are known to be good."""
 
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -74,6 +75,18 @@ def test_the_search_alone_is_as_good_as_every_baseline(model, cluster):
 
 
 # Known patterns
+
+
+def test_a_plan_that_is_hardly_faster_is_not_worth_it():
+    graph, cluster = stack_of_linears((64, 512, 64), 64), plausible_cluster(2, 2)
+    request = Request(model="linears", batch=64, proposals=0)
+    fastest = make_plan(graph, cluster, request)
+    plain = dict(fastest.alternatives)["data parallel"].prediction.step_s
+    gain = 1 - fastest.plan.prediction.step_s / plain
+    assert gain > 0.01
+    for margin, wanted in ((0.9 * gain, fastest.plan.prediction.step_s), (1.1 * gain, plain)):
+        found = make_plan(graph, cluster, replace(request, margin=margin))
+        assert found.plan.prediction.step_s == wanted
 
 
 def test_alexnet_splits_channels_of_its_linear_layers_and_the_batch_of_its_convolutions():

@@ -43,6 +43,8 @@ class Request:
     """Of the random search that is run for comparison; 0 for none."""
     calibration: Calibration | None = None
     """What was measured in place of estimates."""
+    margin: float = 0.0
+    """By what share a plan must be predicted to beat plain data parallelism to be preferred to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ def make_plan(graph: OpGraph, cluster: Cluster, request: Request) -> Planned:
     seconds = time.perf_counter() - began
     others = _alternatives(search, known, request, limit)
     fitting = [one for _, one in others if one.prediction.memory.total <= limit] if not request.pins else []
-    chosen = min([*([found] if found else []), *fitting], key=lambda one: one.prediction.step_s, default=None)
+    chosen = _choose([*([found] if found else []), *fitting], dict(others).get(known[0][0]), request.margin)
     if chosen is None:
         raise InfeasiblePlanError(
             explain_infeasible(smallest, limit, model=request.model, batch=request.batch, cluster=cluster)
@@ -97,6 +99,14 @@ def make_plan(graph: OpGraph, cluster: Cluster, request: Request) -> Planned:
     return Planned(
         plan=dataclasses.replace(plan, alternatives=shown), search=search, chosen=chosen, alternatives=others
     )
+
+
+def _choose(fitting: list[Candidate], plain: Candidate | None, margin: float) -> Candidate | None:
+    """The fastest of those that fit; plain data parallelism if that is one of them and nearly as fast."""
+    fastest = min(fitting, key=lambda one: one.prediction.step_s, default=None)
+    if fastest is None or plain is None or all(one is not plain for one in fitting):
+        return fastest
+    return plain if (1 - margin) * plain.prediction.step_s <= fastest.prediction.step_s else fastest
 
 
 def search_tables(graph: OpGraph, cluster: Cluster, request: Request) -> Tables:

@@ -16,6 +16,9 @@ from syncline.planning.planner import Request, make_plan
 from syncline.strategies.protocol import Job
 from syncline.workloads.batch import count_rows
 
+MARGIN = 0.1
+"""Predictions err by about as much, and of what is as fast the plainest is the safest."""
+
 
 def find_plan(job: Job, graph: OpGraph) -> Plan:
     """The fastest plan for a job on the ranks at hand.
@@ -60,4 +63,5 @@ def _request(job: Job) -> Request:
         batch=count_rows(example) if example is not None else 0,
         state_factor=state_factor(job),
         proposals=0,
+        margin=MARGIN,
     )
