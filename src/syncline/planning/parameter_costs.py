@@ -10,8 +10,8 @@ all axes on which the part is the same (A among them), q devices in all. The way
                       again in backward, gradients reduce-scattered (ZeRO-3)
     sharded in node   the same over the innermost level only; the rest of A is all-reduced (HSDP)
 
-Collectives of small parameters are joined to buckets, and share their latency. The optimizer moves weights,
-gradient and state once each in memory.
+Reductions of small gradients are joined to buckets, and share their latency; weights are gathered one by one,
+each for its own use. The optimizer moves weights, gradient and state once each in memory.
 
 On a machine that was measured, the optimizer takes what it was timed to take, and the copies of gradients
 into what is sent count.
@@ -46,7 +46,7 @@ class Keeping(StrEnum):
 
 KEEPINGS = tuple(Keeping)
 BUCKET_BYTES = 25e6
-"""Gradients are reduced, and weights gathered, about so many bytes at a time."""
+"""Gradients are reduced about so many bytes at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,21 @@ class _Prices:
     state_factor: float
     machine: MachineFigures | None
 
-    def collective_s(self, kind: Collective, masks: Masks, nbytes: Floats) -> Floats:
-        """Over the set of axes of each layout."""
+    def reduce_s(self, kind: Collective, masks: Masks, nbytes: Floats) -> Floats:
+        """Of gradients, in buckets, over the set of axes of each layout."""
+        return self._collective_s(kind, masks, nbytes, BUCKET_BYTES)
+
+    def gather_s(self, masks: Masks, nbytes: Floats) -> Floats:
+        """Of weights, by themselves, over the set of axes of each layout."""
+        return self._collective_s("all_gather", masks, nbytes, 0.0)
+
+    def _collective_s(self, kind: Collective, masks: Masks, nbytes: Floats, bucket_bytes: float) -> Floats:
         seconds = np.zeros(len(masks))
         for mask in np.unique(masks):
             if mask:
                 rows, spans = masks == mask, self.axes.spans(int(mask))
                 seconds[rows] = collective_s(
-                    self.axes.cluster, kind, spans, nbytes[rows], bucket_bytes=BUCKET_BYTES
+                    self.axes.cluster, kind, spans, nbytes[rows], bucket_bytes=bucket_bytes
                 )
         return seconds
 
@@ -150,7 +157,7 @@ def frozen_costs(axes: SearchAxes, nbytes: int, states: States) -> ParameterCost
 
 def _replicated(prices: _Prices, part: Floats, partial: Masks) -> tuple[Floats, ...]:
     none = np.zeros(len(part))
-    reduce_s = prices.collective_s("all_reduce", partial, part)
+    reduce_s = prices.reduce_s("all_reduce", partial, part)
     copied_s = np.where(partial > 0, prices.copy_s(part), 0.0)
     state = part * prices.state_factor
     return none, reduce_s, copied_s, prices.optimizer_s(part), part, part, state, none
@@ -158,8 +165,8 @@ def _replicated(prices: _Prices, part: Floats, partial: Masks) -> tuple[Floats, 
 
 def _state_sharded(prices: _Prices, part: Floats, partial: Masks, copies: Masks) -> tuple[Floats, ...]:
     count = _members(prices.axes, copies)
-    reduce_s = prices.collective_s("reduce_scatter", partial, part)
-    gather_s = prices.collective_s("all_gather", copies, part)
+    reduce_s = prices.reduce_s("reduce_scatter", partial, part)
+    gather_s = prices.gather_s(copies, part)
     copied_s = np.where(partial > 0, prices.copy_s(part), 0.0)
     state = part * prices.state_factor / count
     none = np.zeros(len(part))
@@ -171,9 +178,9 @@ def _state_sharded(prices: _Prices, part: Floats, partial: Masks, copies: Masks)
 def _sharded(prices: _Prices, part: Floats, partial: Masks, cut: Masks) -> tuple[Floats, ...]:
     count = _members(prices.axes, cut)
     own = part / count
-    gather_s = prices.collective_s("all_gather", cut, part)
-    reduce_s = prices.collective_s("reduce_scatter", partial & cut, part)
-    rest_s = prices.collective_s("all_reduce", partial & ~cut, own)
+    gather_s = prices.gather_s(cut, part)
+    reduce_s = prices.reduce_s("reduce_scatter", partial & cut, part)
+    rest_s = prices.reduce_s("all_reduce", partial & ~cut, own)
     copied_s = np.where(partial & cut > 0, prices.copy_s(part), 0.0)
     gathered = np.where(count > 1, part, 0.0)
     state = own * prices.state_factor

@@ -40,6 +40,8 @@ def predict_strategies(search: Search) -> dict[str, Prediction]:
             # These run modules as they are: statistics of a batch are those of a rank's own rows.
             times = dataclasses.replace(candidate.prediction.times, exchange_s=0.0)
             found[name] = dataclasses.replace(candidate.prediction, times=times)
+    if "sharded" in found:
+        found["sharded"] = _by_groups(search, found["sharded"])
     if "zero1" in found and "data" in found:
         found["zero1"] = _with_broadcasts(search, found["zero1"], found["data"])
     if search.tables.calibration is None:
@@ -65,6 +67,22 @@ def _with_broadcasts(search: Search, zero1: Prediction, data: Prediction) -> Pre
         hidden_s=data.times.hidden_s,
     )
     return dataclasses.replace(zero1, times=times)
+
+
+def _by_groups(search: Search, sharded: Prediction) -> Prediction:
+    """FSDP2 gathers the weights of a block together, so that they share the latency."""
+    axes = search.tables.axes
+    everyone = axes.spans((1 << len(axes.axes)) - 1)
+    sizes = np.array([tensor.bytes for tensor in _trained(search)], dtype=np.float64)
+    sent_s = sum(
+        float(collective_s(axes.cluster, kind, everyone, sizes, bucket_bytes=BUCKET_BYTES).sum())
+        for kind in ("all_gather", "all_gather", "reduce_scatter")
+    )
+    times = sharded.times
+    hidden = times.hidden_s / times.parameters_s if times.parameters_s else 0.0
+    return dataclasses.replace(
+        sharded, times=dataclasses.replace(times, parameters_s=sent_s, hidden_s=hidden * sent_s)
+    )
 
 
 def _with_copies(search: Search, sharded: Prediction, *, waits: bool) -> Prediction:
