@@ -120,7 +120,12 @@ def _random_search(job: Job) -> Any:
         candidate = next(one for name, one in made.alternatives if name.startswith("random search"))
         cluster = made.search.tables.axes.cluster
         return describe(
-            made.search, candidate, request, cluster, made.plan.memory_limit_bytes, made.plan.search
+            made.search,
+            candidate,
+            made.plan.workload,
+            cluster,
+            made.plan.memory_limit_bytes,
+            made.plan.search,
         )
 
     plan = on_first_rank(job, decide)

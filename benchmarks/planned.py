@@ -71,7 +71,7 @@ SETTINGS = (
     Setting("local", "gpt2-tiny:dropout=0", 16, EXACT, limit=1 / 0.95),
     Setting("local", "resnet18:image=64,norm=group", 16, EXACT, limit=1 / 0.95),
     Setting("local", "vgg16:image=64,dropout=0", 8, EXACT, limit=1 / 0.95),
-    Setting("local", "inception3:size=tiny", 16, EXACT, limit=1 / 0.95),
+    Setting("local", "inception3:size=tiny,norm=group", 16, EXACT, limit=1 / 0.95),
     Setting(
         "local",
         "transformer:layers=2,width=256,hidden=1024,vocab=8000,seq=64,dropout=0",

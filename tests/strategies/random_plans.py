@@ -9,9 +9,9 @@ from syncline.graph.opgraph import OpGraph, TensorKind
 from syncline.planning.axes import SearchAxes, search_axes
 from syncline.planning.baselines import data_parallel
 from syncline.planning.choices import legal_assignments
+from syncline.planning.describing import name_split
 from syncline.planning.parameter_costs import KEEPINGS, Keeping
 from syncline.planning.plan import Axis, OpSharding, Plan, PlannedWorkload, SearchReport
-from syncline.planning.planner import name_split
 from syncline.planning.prediction import Memory, Prediction, Times
 from syncline.planning.roles import constant_ops
 

@@ -23,6 +23,7 @@ _HEADER = """\
 # flops_per_s: sustained float32 matrix products, a multiply-add is 2 FLOP.
 # bytes_per_s of a level: what one device can send through it while all devices do.
 # latency_s of a level: time of one step of a collective, whatever its size.
+# overlap of a level: the share of its traffic that can go on behind computing; 1 when left out.
 # slowdown of a level: time of a collective over that of the textbook algorithm; 1 when left out.
 """
 

@@ -33,6 +33,8 @@ _GPU_MEMORY_BYTES_PER_S = 500e9
 # Gloo between two processes of one machine, over the loopback interface.
 _LOOPBACK_BYTES_PER_S = 1e9
 _LOOPBACK_LATENCY_S = 100e-6
+# The cores that compute also copy what is sent.
+_LOOPBACK_OVERLAP = 0.1
 
 # What the headers of Ethernet, IP and TCP leave of a link's rate.
 _PAYLOAD = 0.94
@@ -121,6 +123,7 @@ def emulated_machines(name: str, emulation: Emulation) -> Cluster:
                 size=emulation.nodes,
                 bytes_per_s=rate,
                 latency_s=_LOOPBACK_LATENCY_S * crowding,
+                overlap=_LOOPBACK_OVERLAP if bits_per_s is None else 1.0,
             ),
         ),
         source="not measured: this machine's memory, ordinary rates, emulated links",
@@ -137,6 +140,7 @@ def _inside(kind: str, per_node: int) -> Level:
         size=per_node,
         bytes_per_s=_LOOPBACK_BYTES_PER_S / crowding,
         latency_s=_LOOPBACK_LATENCY_S * crowding,
+        overlap=_LOOPBACK_OVERLAP,
     )
 
 

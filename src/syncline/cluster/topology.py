@@ -97,6 +97,8 @@ class Level:
     """One device's share of the level, in one direction, when all devices send."""
     latency_s: float
     """Time of one step of a collective that does not depend on the bytes sent."""
+    overlap: float = 1.0
+    """The share of its traffic that can go on behind computing; little where the cores do the sending."""
     slowdown: Slowdown = Slowdown()
     """By collective, where it was measured; a group over several levels has the largest of them."""
 
@@ -113,6 +115,10 @@ class Level:
             raise ClusterError(
                 f"latency_s of level '{self.name}' is {self.latency_s}; it must be a number of seconds, "
                 "0 or more."
+            )
+        if not 0 <= self.overlap <= 1:
+            raise ClusterError(
+                f"overlap of level '{self.name}' is {self.overlap}; it must be a share between 0 and 1."
             )
 
 

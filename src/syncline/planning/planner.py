@@ -12,17 +12,16 @@ import numpy as np
 
 from syncline.cluster.topology import Cluster
 from syncline.errors import InfeasiblePlanError
-from syncline.graph.opgraph import Op, OpGraph
-from syncline.graph.space import Dim
+from syncline.graph.opgraph import OpGraph
 from syncline.planning.axes import SearchAxes, search_axes
 from syncline.planning.baselines import Shardings, data_parallel, expert, mesh_masks
 from syncline.planning.calibration import Calibration
-from syncline.planning.choices import UNUSED
+from syncline.planning.describing import describe
 from syncline.planning.folding import fold
 from syncline.planning.infeasible import explain_infeasible
 from syncline.planning.parameter_costs import Keeping
 from syncline.planning.pins import Pin, pin_labels, pin_masks, pinned_shardings
-from syncline.planning.plan import Alternative, Axis, OpSharding, Plan, PlannedWorkload, SearchReport
+from syncline.planning.plan import Alternative, Plan, PlannedWorkload, SearchReport
 from syncline.planning.random_search import random_search
 from syncline.planning.search import LEAST_EXPOSED, Candidate, Limits, Search
 from syncline.planning.table_builder import ADAM_STATE_FACTOR, build_tables
@@ -86,7 +85,14 @@ def make_plan(graph: OpGraph, cluster: Cluster, request: Request) -> Planned:
         choices=sum(node.count for node in tables.nodes if node.op is not None),
         exposed_share=search.exposed_share,
     )
-    plan = describe(search, chosen, request, cluster, limit, report)
+    workload = PlannedWorkload(
+        model=request.model,
+        batch=request.batch,
+        parameters=graph.parameter_count,
+        forward_flops=graph.forward_flops,
+        optimizer_state_factor=request.state_factor,
+    )
+    plan = describe(search, chosen, workload, cluster, limit, report)
     shown = tuple(
         Alternative(
             name=name,
@@ -148,63 +154,15 @@ def exposed_share(search: Search, shardings: Shardings) -> float:
     if not reductions_s:
         return LEAST_EXPOSED
     calibration = search.tables.calibration
-    efficiency = calibration.machine.overlap if calibration is not None else 1.0
+    efficiency = calibration.machine.overlap if calibration is not None else _overlap(search)
     hidden = efficiency * min(1.0, backward_s / reductions_s)
     return float(np.clip(1 - hidden, LEAST_EXPOSED, 1.0))
 
 
-def describe(
-    search: Search,
-    chosen: Candidate,
-    request: Request,
-    cluster: Cluster,
-    limit: float,
-    report: SearchReport,
-) -> Plan:
-    """A choice in the words of a plan."""
-    graph, axes = search.tables.graph, search.tables.axes
-    ops: dict[str, OpSharding] = {}
-    tied: dict[str, Keeping] = {}
-    for op in graph.ops:
-        index = search.tables.node_of[op.id]
-        rows = search.tables.nodes[index].assignments
-        split = {} if rows is None else name_split(op.space.dims, rows[chosen.choice[index]], axes)
-        ops[op.name] = OpSharding(split=split, keep=chosen.keeping[index])
-    for node, keep in zip(search.tables.nodes, chosen.keeping, strict=True):
-        if node.tensor is not None and node.parameters is not None:
-            tied[node.tensor.name] = keep
-    return Plan(
-        workload=PlannedWorkload(
-            model=request.model,
-            batch=request.batch,
-            parameters=graph.parameter_count,
-            forward_flops=graph.forward_flops,
-            optimizer_state_factor=request.state_factor,
-        ),
-        cluster=cluster.name,
-        measured=cluster.measured,
-        timed_share=_timed_share(search, chosen),
-        memory_limit_bytes=limit,
-        axes=tuple(
-            Axis(name=axis.name, size=axis.size, level=cluster.levels[axis.level].name) for axis in axes.axes
-        ),
-        ops=ops,
-        tied=tied,
-        recompute=chosen.recompute,
-        prediction=chosen.prediction,
-        search=report,
-        warnings=_warnings(graph, axes),
-    )
-
-
-def _timed_share(search: Search, chosen: Candidate) -> float:
-    timed_s = total_s = 0.0
-    for node, row in zip(search.tables.nodes, chosen.choice, strict=True):
-        if node.costs is not None:
-            seconds = node.weight * float(node.costs.forward_s[row] + node.costs.backward_s[row])
-            total_s += seconds
-            timed_s += seconds if node.costs.measured[row] else 0.0
-    return timed_s / total_s if total_s else 0.0
+def _overlap(search: Search) -> float:
+    """What the slowest links that are used leave of computing while they carry something."""
+    used = [level for level in search.tables.axes.cluster.levels if level.size > 1]
+    return min(used, key=lambda level: level.bytes_per_s).overlap if used else 1.0
 
 
 def _alternatives(
@@ -267,30 +225,6 @@ def exactly(tables: Tables, shardings: Mapping[int, tuple[int, ...]]) -> dict[in
             rows = (node.assignments == np.array(shardings[node.op.id])).all(axis=1)
             masks[index] = rows if node.count > 1 else np.ones(1, dtype=bool)
     return masks
-
-
-def name_split(dims: Sequence[Dim], assignment: np.ndarray, axes: SearchAxes) -> dict[str, tuple[str, ...]]:
-    """A sharding by the names of dims and axes."""
-    split: dict[str, tuple[str, ...]] = {}
-    for axis, dim in zip(axes.axes, assignment, strict=True):
-        if dim != UNUSED:
-            name = dims[dim].name
-            split[name] = (*split.get(name, ()), axis.name)
-    return split
-
-
-def _warnings(graph: OpGraph, axes: SearchAxes) -> tuple[str, ...]:
-    device = axes.cluster.device
-
-    def seconds(op: Op) -> float:
-        moved = 3 * (op.bytes_read + op.bytes_written)
-        return max(op.flops / device.flops_per_s, moved / device.memory_bytes_per_s)
-
-    return tuple(
-        f"{op.name} ({op.target}) has no splitting rule, so every device runs all of it: "
-        f"{op.flops / 1e9:.3g} GFLOP, {seconds(op) * 1e3:.3g} ms a step"
-        for op in graph.unruled
-    )
 
 
 def _power_of_ten(tables: Tables) -> str:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from syncline.planning.breakdown import CAUSES, node_costs
+from syncline.planning.describing import name_split
 from syncline.planning.layers import describe_split
-from syncline.planning.planner import Planned, name_split
+from syncline.planning.planner import Planned
 from syncline.planning.roles import batch_dims
 from syncline.planning.search import Candidate, Limits
 

@@ -13,10 +13,10 @@ from syncline.errors import StrategyError
 from syncline.graph.opgraph import OpGraph, TensorKind
 from syncline.planning.axes import SearchAxes, search_axes
 from syncline.planning.baselines import Shardings, expert
+from syncline.planning.describing import name_split
 from syncline.planning.evaluation import evaluate_plan
 from syncline.planning.parameter_costs import Keeping
 from syncline.planning.plan import Axis, OpSharding, Plan, PlannedWorkload, SearchReport
-from syncline.planning.planner import name_split
 from syncline.planning.prediction import Memory, Prediction, Times
 from syncline.strategies.planned.finding import live_cluster, on_first_rank, state_factor
 from syncline.strategies.planned.strategy import capture_job, check_micro_batches, make_step
