@@ -15,29 +15,19 @@ from syncline.planning.plan import Axis, OpSharding, Plan, PlannedWorkload, Sear
 from syncline.planning.prediction import Memory, Prediction, Times
 from syncline.planning.roles import constant_ops
 
-MOST_ODD = 10
-"""How many ops of a plan are split at random, on average."""
-
 
 def random_plan(graph: OpGraph, *, nodes: int, per_node: int, seed: int) -> Plan:
-    """A legal plan from random numbers: some ops are split over axes by chance, the rest by rows.
-
-    Every odd edge is a collective or two, and ten thousand of them take minutes.
-    """
+    """A legal plan from random numbers; two in three ops with room for it are split over each axis."""
     random = np.random.default_rng(seed)
-    share = MOST_ODD / len(graph.ops)
     axes = search_axes(machines_like_this("test", nodes=nodes, per_node=per_node))
     constant = constant_ops(graph)
-    plain = data_parallel(graph, axes)
     ops: dict[str, OpSharding] = {}
     for op in graph.ops:
         rows = legal_assignments(graph, op, axes)
         used = 1 + (rows >= 0).sum(axis=1) * 3
-        is_odd = random.random() < share
-        row = rows[random.choice(len(rows), p=used / used.sum())] if is_odd else np.array(plain[op.id])
+        row = rows[random.choice(len(rows), p=used / used.sum())]
         split = {} if op.id in constant else name_split(op.space.dims, row, axes)
-        keep = KEEPINGS[random.integers(len(KEEPINGS))] if is_odd else Keeping.REPLICATED
-        ops[op.name] = OpSharding(split=split, keep=keep)
+        ops[op.name] = OpSharding(split=split, keep=KEEPINGS[random.integers(len(KEEPINGS))])
     tied = {
         tensor.name: Keeping.REPLICATED
         for tensor in graph.of_kind(TensorKind.PARAMETER)
