@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -50,11 +51,17 @@ class DataParallel:
 
 
 def replicate(
-    model: nn.Module, job: Job, *, bucket_mb: int = 25, find_unused: bool = False
+    model: nn.Module,
+    job: Job,
+    *,
+    bucket_mb: int = 25,
+    find_unused: bool = False,
+    group: dist.ProcessGroup | None = None,
 ) -> DistributedDataParallel:
-    """The model under DDP on the job's device."""
+    """The model under DDP on the job's device, over all ranks or those of a group."""
     return DistributedDataParallel(
         model,
+        process_group=group,
         device_ids=None if job.device.type == "cpu" else [job.device.index],
         bucket_cap_mb=bucket_mb,
         find_unused_parameters=find_unused,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from syncline.errors import StrategyError
 from syncline.strategies.blocks import recompute_blocks
-from syncline.strategies.protocol import Job
+from syncline.strategies.protocol import Job, TrainStep
 from syncline.strategies.state import apply_state, collect_state
 from syncline.workloads.batch import split_rows, to_device
 from syncline.workloads.workload import Batch
@@ -28,6 +28,11 @@ def no_gradient_sync(_last: bool) -> AbstractContextManager[None]:
 
 class GradientStep:
     """Forward, backward, clipping and optimizer step, with gradients accumulated over micro-batches."""
+
+    signal_lag: ClassVar[int] = 1
+    """After how many steps ranks must have agreed on a step's loss: 1 where a step waits for all anyway."""
+    scopes: Sequence[str] = ("",)
+    """What may stand before this rank's names in a checkpoint, the best first; several where ranks differ."""
 
     def __init__(
         self,
@@ -67,9 +72,7 @@ class GradientStep:
         if self._check_gradients is not None:
             self._check_gradients(self.model)
             self._check_gradients = None
-        self._clip()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._update()
         return total
 
     def evaluate(self, batch: Batch) -> Tensor:
@@ -91,6 +94,12 @@ class GradientStep:
         """Take over a state, perhaps from another strategy."""
         apply_state(self.model, self.optimizer, state)
 
+    def _update(self) -> None:
+        """Change the weights by the gradients that backward left."""
+        self._clip()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._options.precision == "fp32":
             return nullcontext()
@@ -104,6 +113,21 @@ class GradientStep:
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
+
+
+def signal_lag(step: TrainStep) -> int:
+    """After how many steps the ranks of a step must have agreed on its loss."""
+    return step.signal_lag if isinstance(step, GradientStep) else 1
+
+
+def checkpoint_scopes(step: TrainStep) -> Sequence[str]:
+    """What may stand before this rank's names in a checkpoint, the best first."""
+    return step.scopes if isinstance(step, GradientStep) else ("",)
+
+
+def is_same_everywhere(step: TrainStep) -> bool:
+    """Whether all ranks train the same weights."""
+    return len(checkpoint_scopes(step)) == 1
 
 
 def prepare_model(job: Job) -> nn.Module:

@@ -52,6 +52,8 @@ class Job:
     deferred: Mapping[str, DeferredWeight] = field(default_factory=dict)
     """By name, the parameters that are on the meta device: the strategy makes the parts that this rank needs.
     There are none unless the strategy `defers_weights`."""
+    steps: int | None = None
+    """How many steps the run has, when that is known."""
 
 
 @runtime_checkable

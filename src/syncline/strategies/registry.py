@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from syncline.errors import StrategyError, unknown_name
 from syncline.options import parse_options
+from syncline.strategies.daso import Daso
 from syncline.strategies.data import DataParallel
 from syncline.strategies.planned.strategy import Planned
 from syncline.strategies.planned.tensor import TensorParallel
@@ -21,6 +22,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         Zero1,
         TensorParallel,
         Planned,
+        Daso,
     )
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from syncline.cluster.memory import MemoryMeter
 from syncline.cluster.rank import Rank
 from syncline.errors import NonFiniteLossError
+from syncline.strategies.gradient_step import signal_lag
 from syncline.strategies.protocol import TrainStep
 from syncline.training.batches import BatchSource, evaluation_batches
 from syncline.training.buffers import share_buffers
@@ -57,8 +59,8 @@ class Loop:
         self._parts = parts
         self._config = parts.config
         self._saved = done
-        self._signals = Signals(parts.rank.world_size, parts.device)
-        self._posted: Metrics = {}
+        self._signals = Signals(parts.rank.world_size, parts.device, signal_lag(parts.step))
+        self._posted: deque[Metrics] = deque()
 
     def run(self) -> None:
         """Train, report, evaluate and save."""
@@ -82,13 +84,12 @@ class Loop:
         rate = parts.schedule.get_last_lr()[0]
         loss = parts.step(batch)
         parts.schedule.step()
-        before = self._signals.read()
-        before_metrics = self._posted
+        before = self._signals.read() if self._signals.is_full else None
         self._signals.post(number, loss, stop=parts.stop.is_set)
-        self._posted = {"step": number, "lr": rate, "step_s": time.perf_counter() - started}
+        self._posted.append({"step": number, "lr": rate, "step_s": time.perf_counter() - started})
         self.done = number
         if before is not None:
-            self._take(before, before_metrics)
+            self._take(before, self._posted.popleft())
 
     def _take(self, outcome: Outcome, metrics: Metrics, eval_loss: float | None = None) -> None:
         """Act on what a step came to: the same on every rank."""
@@ -114,7 +115,9 @@ class Loop:
             parts.view.show(step=outcome.step, loss=outcome.loss, samples_per_s=speed)
 
     def _settle(self) -> None:
-        """Read the last step's outcome now, then evaluate and save what is due after it."""
+        """Read the outcomes that are under way now, then evaluate and save what is due after the last."""
+        while self._signals.under_way > 1 and (earlier := self._signals.read()) is not None:
+            self._take(earlier, self._posted.popleft())
         outcome = self._signals.read()
         if outcome is None:
             return
@@ -122,7 +125,7 @@ class Loop:
         eval_loss = None
         if outcome.is_finite and (at_end or self._is_due(self._config.evaluation.every)):
             eval_loss = self._evaluate()
-        self._take(outcome, self._posted, eval_loss)
+        self._take(outcome, self._posted.popleft(), eval_loss)
         if self._is_due(self._config.checkpoint.every) and not at_end:
             self._save()
 
@@ -131,7 +134,7 @@ class Loop:
         if parts.evaluation is None or not self._config.evaluation.batches:
             return None
         parts.meter.pause()
-        share_buffers(parts.step.model)
+        share_buffers(parts.step)
         losses = [
             parts.step.evaluate(batch)
             for batch in evaluation_batches(
@@ -153,7 +156,7 @@ class Loop:
         broken = not all(bool(p.isfinite().all()) for p in _local_parameters(parts.step.model))
         if any_rank(broken, parts.device):
             raise NonFiniteLossError(self._not_finite(f"Weights are not finite after step {self.done}"))
-        share_buffers(parts.step.model)
+        share_buffers(parts.step)
         info = CheckpointInfo(
             step=self.done,
             samples=self.measurements.samples,

@@ -72,6 +72,7 @@ def prepare_run(config: TrainConfig, rank: Rank, device: torch.device, plan: Pla
         plan=plan,
         cluster=config.emulate,
         deferred=built.weights,
+        steps=config.steps,
     )
     return Run(
         config=config,

@@ -1,13 +1,14 @@
 """What all ranks must agree on after each step, in one small collective that nobody waits for.
 
 The mean loss, and whether anyone was told to stop, are summed over the ranks while the next step runs
-and read one step later. So every rank learns of a stop or of a loss that is not finite after the same
-step, and no step is held up.
+and read one step later, or several where ranks are not in step with each other anyway. So every rank learns
+of a stop or of a loss that is not finite after the same step, and no step is held up.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 
 import torch
@@ -30,24 +31,41 @@ class Outcome:
 
 
 class Signals:
-    """Sends each step's loss and stop wish, and gives back the last step's outcome."""
+    """Sends each step's loss and stop wish, and gives back outcomes in order.
 
-    def __init__(self, world_size: int, device: torch.device) -> None:
+    Args:
+        world_size: How many ranks there are.
+        device: Where they train.
+        lag: How many outcomes may be under way.
+    """
+
+    def __init__(self, world_size: int, device: torch.device, lag: int = 1) -> None:
         self._world_size = world_size
         self._device = device
-        self._pending: tuple[int, Tensor, dist.Work | None] | None = None
+        self._lag = lag
+        self._pending: deque[tuple[int, Tensor, dist.Work | None]] = deque()
+
+    @property
+    def under_way(self) -> int:
+        """How many outcomes have not been read."""
+        return len(self._pending)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one must be read before the next is posted."""
+        return self.under_way >= self._lag
 
     def post(self, step: int, loss: Tensor, *, stop: bool) -> None:
-        """Start agreeing on a step; the one before must have been read."""
+        """Start agreeing on a step."""
         values = torch.stack([loss.double(), torch.tensor(float(stop), device=self._device).double()])
         work = dist.all_reduce(values, async_op=True)
-        self._pending = (step, values, work)
+        self._pending.append((step, values, work))
 
     def read(self) -> Outcome | None:
-        """The outcome of the step last posted; None when it was read already."""
-        if self._pending is None:
+        """The outcome of the earliest step that is under way; None when none is."""
+        if not self._pending:
             return None
-        (step, values, work), self._pending = self._pending, None
+        step, values, work = self._pending.popleft()
         if work is not None:
             work.wait()
         loss, stop = values.tolist()

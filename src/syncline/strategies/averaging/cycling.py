@@ -1,0 +1,160 @@
+"""DASO's step: blocking while it warms up and cools down, and in between exchanges that nobody waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from syncline.strategies.averaging.buckets import Buckets, float_buffers
+from syncline.strategies.averaging.gradients import GradientAverage
+from syncline.strategies.averaging.inside import average_inside, optimizer_floats
+from syncline.strategies.averaging.merging import Merge
+from syncline.strategies.averaging.node_work import NodeWork
+from syncline.strategies.averaging.review import Review
+from syncline.strategies.averaging.schedule import CycleSchedule, Phase, Phases
+from syncline.strategies.averaging.step import AveragingStep
+from syncline.strategies.averaging.weights import WeightExchange
+from syncline.workloads.workload import Batch
+
+
+class CyclingStep(AveragingStep):
+    """One rank's side of DASO.
+
+    Args:
+        work: The job, and its nodes.
+        phases: When to block and when to cycle.
+        schedule: How often nodes exchange while cycling.
+        merge: How a node takes over an average.
+        review_every: After how many steps the loss is looked at.
+    """
+
+    def __init__(
+        self, work: NodeWork, *, phases: Phases, schedule: CycleSchedule, merge: Merge, review_every: int
+    ) -> None:
+        super().__init__(work)
+        self.schedule = schedule
+        self.weights = WeightExchange(work, merge)
+        self._sends_first = merge == "paper"
+        self._phases = phases
+        self._review = Review(review_every, work.job.device)
+        self._gradients = GradientAverage(
+            work.model, work.groups, work.wire, every_rank=work.inside.is_sharded
+        )
+        self._is_noted = False
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds in which this rank has stood still for other nodes."""
+        return self.weights.exchange.times.exposed_s + self._gradients.exchange.times.exposed_s
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Train on this rank's rows; their mean loss, detached."""
+        loss = super().__call__(batch)
+        self._review.tick(self.exposed_s)
+        if self._phases.of(self.done) is Phase.CYCLING:
+            self._review.add(loss)
+        elif self.schedule.auto and self.done == self._phases.warm_up:
+            self._review.add(loss)
+            self._review.post()
+        return loss
+
+    def _update(self) -> None:
+        number = self.done + 1
+        if self._phases.of(number) is Phase.BLOCKING:
+            self._update_together(number)
+            return
+        super()._update()
+        reviewed = self._review.take()
+        if reviewed is not None:
+            self.schedule.review(reviewed.loss, reviewed.exchange_steps)
+        if self._phases.ends_cycling(number):
+            self.weights.merge(number)
+            self.make_nodes_equal()
+            self.weights.rebase()
+            self.schedule.place = 0
+        else:
+            self._cycle(number)
+
+    def _update_together(self, number: int) -> None:
+        """A blocking step."""
+        before_s = self.exposed_s
+        self._gradients.run()
+        self._review.note_exchange(0.0, self.exposed_s - before_s)
+        super()._update()
+        if number == self._phases.warm_up:
+            self.weights.rebase()
+
+    def _cycle(self, number: int) -> None:
+        """Merge what is due, and start what is due."""
+        schedule, weights = self.schedule, self.weights
+        self._watch(number)
+        is_due = weights.pending is not None and number >= weights.due
+        if is_due and self._sends_first and schedule.wanted is None and schedule.starts_now():
+            self._join_node()
+            weights.start_then_merge(number, schedule.rates.wait)
+            self._is_noted = False
+        else:
+            if is_due:
+                weights.merge(number)
+            if weights.pending is None:
+                schedule.settle()
+            if schedule.syncs_node_now():
+                self._join_node()
+            if weights.pending is None and schedule.starts_now():
+                weights.start(number, schedule.rates.wait)
+                self._is_noted = False
+        schedule.advance()
+
+    def _watch(self, number: int) -> None:
+        """Note when what is under way has arrived; on ranks that speak for their node."""
+        pending = self.weights.pending
+        if pending is None or not pending.works or self._is_noted:
+            return
+        waited = number - self.weights.started
+        if pending.has_arrived:
+            self._review.note_exchange(waited)
+            self._is_noted = True
+        elif number >= self.weights.due:
+            before_s = self.exposed_s
+            self.weights.exchange.arrive(pending)
+            self._review.note_exchange(waited, self.exposed_s - before_s)
+            self._is_noted = True
+
+    def _join_node(self) -> None:
+        """Average weights and optimizer state of ranks that worked apart, so that nobody's work is lost."""
+        if self.schedule.rates.local_skip > 1:
+            floats = [*self._weights(), *optimizer_floats(self.optimizer), *float_buffers(self.model)]
+            average_inside(Buckets(floats), self._groups)
+
+    def _works_apart(self) -> bool:
+        cycles = self._phases.of(self.done + 1) is Phase.CYCLING
+        return cycles and self.schedule.rates.local_skip > 1
+
+    def _is_apart(self) -> bool:
+        # The place is that of the step to come: the one before it may have joined the node's ranks.
+        return self._works_apart() and self._groups.size > 1
+
+    def _schedule_state(self) -> dict[str, Any]:
+        return {
+            "schedule": self.schedule.state(),
+            "weights": self.weights.state(),
+            "review": self._review.state(),
+            "gradients": self._gradients.state(),
+        }
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return self.weights.tensors() | self._gradients.tensors()
+
+    def _rank_tensors(self) -> dict[str, Tensor]:
+        return {"reviewed": self._review.rank_tensor()}
+
+    def _apply_schedule(self, told: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.schedule = CycleSchedule.of_state(told["schedule"])
+        self.weights.apply(told["weights"], tensors)
+        self._review.apply(told["review"], tensors["reviewed"])
+        self._gradients.apply(told["gradients"], tensors)
+
+    def _restart(self) -> None:
+        self.make_nodes_equal()
+        self.weights.rebase()
