@@ -14,7 +14,7 @@ from syncline.strategies.protocol import Job, StepOptions, TrainStep
 from syncline.strategies.registry import parse_strategy
 
 FEATURES = 12
-ROWS = 8
+ROWS = 16
 """Of a global batch."""
 
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]

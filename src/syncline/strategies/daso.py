@@ -13,11 +13,9 @@ from syncline.errors import StrategyError
 from syncline.strategies.averaging.cycling import CyclingStep
 from syncline.strategies.averaging.inside import InsideKind
 from syncline.strategies.averaging.lengths import check_length, in_steps
-from syncline.strategies.averaging.node_work import NodeWork
-from syncline.strategies.averaging.nodes import check_node_size
+from syncline.strategies.averaging.node_work import NodeWork, check_nodes
 from syncline.strategies.averaging.schedule import CycleSchedule, Phases, Rates
 from syncline.strategies.averaging.wire import WireType
-from syncline.strategies.gradient_step import check_even_rows
 from syncline.strategies.protocol import Job, TrainStep
 
 _FIRST_AUTO = Rates(4, 1)
@@ -84,21 +82,19 @@ class Daso:
 
     def check(self, *, world_size: int, global_batch: int, accumulate: int) -> None:
         """Any number of ranks that shares the batch evenly and forms nodes."""
-        check_even_rows(self.name, world_size=world_size, global_batch=global_batch, accumulate=accumulate)
-        if self.node_size is not None:
-            check_node_size(self.node_size, world_size)
+        check_nodes(
+            self.name,
+            self.node_size,
+            world_size=world_size,
+            global_batch=global_batch,
+            accumulate=accumulate,
+        )
 
     def setup(self, job: Job) -> TrainStep:
         """Join the ranks of each node, and open the exchange between nodes."""
         phases = self._phases(job.steps)
         review_every = in_steps("daso", "review-every", self.review_every, job.steps, least=1)
         work = NodeWork.prepare(job, wire=self.wire, node_size=self.node_size, inside=self.inside)
-        if work.inside.is_sharded and not work.groups.nodes.is_even:
-            sizes = ", ".join(str(len(members)) for members in work.groups.nodes.ranks)
-            raise StrategyError(
-                f"daso: inside=sharded needs nodes of one size, but they have {sizes} ranks.\n"
-                "Use inside=data."
-            )
         return CyclingStep(
             work,
             phases=phases,

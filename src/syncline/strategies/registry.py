@@ -6,6 +6,9 @@ from syncline.errors import StrategyError, unknown_name
 from syncline.options import parse_options
 from syncline.strategies.daso import Daso
 from syncline.strategies.data import DataParallel
+from syncline.strategies.diloco import DiLoCo
+from syncline.strategies.hierarchical import Hierarchical
+from syncline.strategies.local_sgd import LocalSgd
 from syncline.strategies.planned.strategy import Planned
 from syncline.strategies.planned.tensor import TensorParallel
 from syncline.strategies.protocol import Strategy
@@ -23,6 +26,9 @@ STRATEGIES: dict[str, type[Strategy]] = {
         TensorParallel,
         Planned,
         Daso,
+        LocalSgd,
+        DiLoCo,
+        Hierarchical,
     )
 }
 

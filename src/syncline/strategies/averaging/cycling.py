@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from syncline.strategies.averaging.buckets import Buckets, float_buffers
 from syncline.strategies.averaging.gradients import GradientAverage
 from syncline.strategies.averaging.inside import average_inside, optimizer_floats
-from syncline.strategies.averaging.merging import Merge
+from syncline.strategies.averaging.merging import by_delta, by_paper
 from syncline.strategies.averaging.node_work import NodeWork
 from syncline.strategies.averaging.review import Review
 from syncline.strategies.averaging.schedule import CycleSchedule, Phase, Phases
@@ -25,16 +25,22 @@ class CyclingStep(AveragingStep):
         work: The job, and its nodes.
         phases: When to block and when to cycle.
         schedule: How often nodes exchange while cycling.
-        merge: How a node takes over an average.
+        merge: How a node takes over an average: the published rule or the one that keeps all steps.
         review_every: After how many steps the loss is looked at.
     """
 
     def __init__(
-        self, work: NodeWork, *, phases: Phases, schedule: CycleSchedule, merge: Merge, review_every: int
+        self,
+        work: NodeWork,
+        *,
+        phases: Phases,
+        schedule: CycleSchedule,
+        merge: Literal["paper", "delta"],
+        review_every: int,
     ) -> None:
         super().__init__(work)
         self.schedule = schedule
-        self.weights = WeightExchange(work, merge)
+        self.weights = WeightExchange(work, by_delta if merge == "delta" else by_paper(work.groups.count))
         self._sends_first = merge == "paper"
         self._phases = phases
         self._review = Review(review_every, work.job.device)
@@ -144,7 +150,7 @@ class CyclingStep(AveragingStep):
         }
 
     def _tensors(self) -> dict[str, Tensor]:
-        return self.weights.tensors() | self._gradients.tensors()
+        return self.weights.tensors() | self.weights.known() | self._gradients.tensors()
 
     def _rank_tensors(self) -> dict[str, Tensor]:
         return {"reviewed": self._review.rank_tensor()}

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from syncline.errors import StrategyError
 from syncline.strategies.averaging.inside import Inside, InsideKind, work_as_one
-from syncline.strategies.averaging.nodes import NodeGroups, find_nodes
+from syncline.strategies.averaging.nodes import NodeGroups, check_node_size, find_nodes
 from syncline.strategies.averaging.wire import WireType
-from syncline.strategies.gradient_step import prepare_model
+from syncline.strategies.gradient_step import check_even_rows, prepare_model
 from syncline.strategies.protocol import Job
 
 
@@ -30,6 +31,20 @@ class NodeWork:
         """Find the nodes, make their groups and join the ranks of each; every rank must call this."""
         model = prepare_model(job)
         groups = NodeGroups(job.rank, find_nodes(job.rank, node_size))
+        if inside == "sharded" and not groups.nodes.is_even:
+            sizes = ", ".join(str(len(members)) for members in groups.nodes.ranks)
+            raise StrategyError(
+                f"inside=sharded needs nodes of one size, but they have {sizes} ranks.\nUse inside=data."
+            )
         return cls(
             job=job, model=model, groups=groups, inside=work_as_one(inside, job, model, groups), wire=wire
         )
+
+
+def check_nodes(
+    name: str, node_size: int | None, *, world_size: int, global_batch: int, accumulate: int
+) -> None:
+    """Refuse what no averaging strategy can run with: uneven shares, or ranks that form no nodes."""
+    check_even_rows(name, world_size=world_size, global_batch=global_batch, accumulate=accumulate)
+    if node_size is not None:
+        check_node_size(node_size, world_size)

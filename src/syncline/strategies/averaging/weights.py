@@ -1,33 +1,42 @@
-"""Exchanging a model's weights and statistics between nodes: one average under way at a time."""
+"""Exchanging weights and statistics between nodes: one average under way at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from syncline.strategies.averaging.buckets import Buckets, float_buffers, trained_parameters
 from syncline.strategies.averaging.exchange import Exchange, Pending
 from syncline.strategies.averaging.inside import average_inside
-from syncline.strategies.averaging.merging import Merge, merge_delta, merge_paper
+from syncline.strategies.averaging.merging import TakeOver, merge_paper
 from syncline.strategies.averaging.node_work import NodeWork
 from syncline.strategies.averaging.wire import Wire
 
 
 class WeightExchange:
-    """Sends what a node's weights are, and merges the average when it is due.
+    """Sends what a node's weights are, and takes over the average when it is due.
 
     Args:
         work: The job and its nodes, whose weights are equal now.
-        merge: How a node takes over an average.
+        take_over: How a node takes over an average.
+        parameters: What is exchanged; by default all that is trained.
+        statistics: The buffers that go with them; by default all.
     """
 
-    def __init__(self, work: NodeWork, merge: Merge) -> None:
+    def __init__(
+        self,
+        work: NodeWork,
+        take_over: TakeOver,
+        *,
+        parameters: Sequence[nn.Parameter] | None = None,
+        statistics: Sequence[Tensor] | None = None,
+    ) -> None:
         self._work = work
-        self._merge_kind: Merge = merge
-        self._weights = Buckets(trained_parameters(work.model))
-        self._statistics = Buckets(float_buffers(work.model))
+        self._take_over = take_over
+        self._weights = Buckets(trained_parameters(work.model) if parameters is None else parameters)
+        self._statistics = Buckets(float_buffers(work.model) if statistics is None else statistics)
         count = work.groups.count
         self._wires = [Wire(work.wire, count, values) for values in self._weights.read()]
         plain = [Wire("fp32", count) for _ in self._statistics.parts]
@@ -48,33 +57,36 @@ class WeightExchange:
         """Take over what is under way, if anything is."""
         pending, self.pending = self.pending, None
         if pending is not None:
-            self._take_over(pending, step - self.started)
+            self._finish(pending, step - self.started)
 
     def start_then_merge(self, step: int, wait: int) -> None:
         """Send the values as they are before what is under way is taken over."""
         pending, waited = self.pending, step - self.started
         self.start(step, wait)
         if pending is not None:
-            self._take_over(pending, waited)
+            self._finish(pending, waited)
 
-    def rebase(self) -> None:
-        """Forget what is under way: all nodes have the same weights now."""
+    def rebase(self, known: Sequence[Tensor] | None = None) -> None:
+        """Forget what is under way: all nodes know the same values now, by default the weights."""
         self.pending = None
-        for wire, values in zip(self._wires, self._weights.read(), strict=True):
+        for wire, values in zip(self._wires, known or self._weights.read(), strict=True):
             wire.rebase(values)
 
-    def _take_over(self, pending: Pending, waited: int) -> None:
-        means = [average.own() for average in self.exchange.finish(pending)]
-        nodes, own = self._work.groups.count, len(self._wires)
-        now = self._weights.read()
-        if self._merge_kind == "replace":
-            self._weights.write(means[:own])
-        elif self._merge_kind == "delta":
-            self._weights.write(map(merge_delta, now, means[:own], pending.values[:own]))
-        else:
-            self._weights.write(_mix(now, means[:own], waited, nodes))
+    def read(self) -> list[Tensor]:
+        """The weights now, as flat copies."""
+        return self._weights.read()
+
+    def _finish(self, pending: Pending, waited: int) -> None:
+        averages, own = self.exchange.finish(pending), len(self._wires)
+        self._weights.write(
+            self._take_over(self._weights.read(), averages[:own], pending.values[:own], waited)
+        )
         # A mix of both keeps variances positive, which a movement added to them might not.
-        self._statistics.write(_mix(self._statistics.read(), means[own:], waited, nodes))
+        nodes = self._work.groups.count
+        statistics = zip(self._statistics.read(), averages[own:], strict=True)
+        self._statistics.write(
+            merge_paper(now, average.mean, waited=waited, nodes=nodes) for now, average in statistics
+        )
 
     def state(self) -> dict[str, Any]:
         """What a resumed run must know, besides tensors; waits for what is under way."""
@@ -86,12 +98,14 @@ class WeightExchange:
         return {"under_way": under_way, "turn": self.exchange.turn, "scales": scales}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of what is under way (zeros when nothing is) and what all nodes know."""
+        """The tensors of what is under way, zeros when nothing is."""
         values = self.pending.values if self.pending else self._empty()
         sums = [sent.values for sent in self.pending.sent] if self.pending else self._empty(sums=True)
-        known = [wire.reference for wire in self._wires if wire.reference is not None]
-        named = {"values": values, "sums": sums, "known": known}
-        return {f"{name}.{i}": each for name, tensors in named.items() for i, each in enumerate(tensors)}
+        return _numbered("values", values) | _numbered("sums", sums)
+
+    def known(self) -> dict[str, Tensor]:
+        """What all nodes know, with a 16-bit wire."""
+        return _numbered("known", [wire.reference for wire in self._wires if wire.reference is not None])
 
     def apply(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Take over what `state` and `tensors` gave."""
@@ -105,7 +119,8 @@ class WeightExchange:
             return
         count = len(self.exchange.wires)
         values = [tensors[f"values.{number}"].clone() for number in range(count)]
-        self.pending = self.exchange.arrived(values, [tensors[f"sums.{i}"].clone() for i in range(count)])
+        sums = [tensors[f"sums.{number}"].clone() for number in range(count)]
+        self.pending = self.exchange.arrived(values, sums)
         self.started, self.due = state["under_way"]["started"], state["under_way"]["due"]
 
     def _empty(self, *, sums: bool = False) -> list[Tensor]:
@@ -117,6 +132,5 @@ class WeightExchange:
         ]
 
 
-def _mix(now: Iterable[Tensor], means: Iterable[Tensor], waited: int, nodes: int) -> list[Tensor]:
-    pairs = zip(now, means, strict=True)
-    return [merge_paper(each, mean, waited=waited, nodes=nodes) for each, mean in pairs]
+def _numbered(name: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    return {f"{name}.{number}": tensor for number, tensor in enumerate(tensors)}
