@@ -55,6 +55,9 @@ class Daso:
     node_size: int | None = None
     """Ranks that count as one node (default: those of one machine)."""
 
+    on_node_loss: Literal["stop", "continue"] = "stop"
+    """Whether the run ends when a node is lost, or the others go on without it and take it back."""
+
     def __post_init__(self) -> None:
         for key, value in (("sync-every", self.sync_every), ("wait", self.wait), ("reset", self.reset)):
             if isinstance(value, int) and value < 1:
@@ -75,6 +78,11 @@ class Daso:
             raise StrategyError(
                 f"daso: local-skip={self.local_skip} needs whole weights on each rank, but inside=sharded "
                 "cuts them.\nUse inside=data, or local-skip=1."
+            )
+        if self.inside == "sharded" and self.on_node_loss == "continue":
+            raise StrategyError(
+                "daso: on-node-loss=continue needs whole weights on each rank, but inside=sharded cuts "
+                "them.\nUse inside=data, or on-node-loss=stop."
             )
         check_length("daso", "warm-up", self.warm_up)
         check_length("daso", "cool-down", self.cool_down)

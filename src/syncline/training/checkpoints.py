@@ -61,8 +61,7 @@ class Checkpoints:
         self._finished = threading.Event()
         if self._is_first:
             folder.mkdir(parents=True, exist_ok=True)
-            for partial in folder.glob("*.partial"):
-                shutil.rmtree(partial)
+            self._remove_partials()
 
     def save(self, state: dict[str, Any], info: CheckpointInfo) -> None:
         """Copy the state and start writing it; the last save is waited for first."""
@@ -100,6 +99,19 @@ class Checkpoints:
         # No rank may look for the newest checkpoint before the first one has renamed it.
         dist.barrier(self._group)
 
+    def abandon(self) -> None:
+        """Give up what is being saved: ranks that were to write it are gone. What is whole stays."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.add_done_callback(lambda done: done.exception())
+
+    def reopen(self) -> None:
+        """Save with the members of the process group of now; every one must call this."""
+        self._group = _open_group()
+        self._finish_error = None
+        if self._is_first:
+            self._remove_partials()
+
     def close(self) -> None:
         """Wait for the last save and end the group."""
         self.wait()
@@ -112,6 +124,11 @@ class Checkpoints:
         wanted = {saved: state[name] for name, saved in names.items()}
         dcp.load(wanted, storage_reader=dcp.FileSystemReader(path), process_group=self._group)
         step.load_state_dict({name: wanted[saved] for name, saved in names.items()})
+
+    def _remove_partials(self) -> None:
+        for partial in self.folder.glob("*.partial"):
+            # One that was abandoned may still be written to by a thread that is about to fail.
+            shutil.rmtree(partial, ignore_errors=True)
 
     def _finish(self, done: Future[Any], partial: Path, info: CheckpointInfo) -> None:
         try:

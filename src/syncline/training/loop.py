@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch.optim.lr_scheduler import LRScheduler
 
 from syncline.cluster.memory import MemoryMeter
+from syncline.cluster.process_group import is_lost_peer
 from syncline.cluster.rank import Rank
 from syncline.errors import NonFiniteLossError
+from syncline.strategies.averaging.step import AveragingStep
 from syncline.strategies.gradient_step import signal_lag
 from syncline.strategies.protocol import TrainStep
 from syncline.training.batches import BatchSource, evaluation_batches
@@ -25,7 +29,11 @@ from syncline.training.seeding import seed_everything
 from syncline.training.signals import Outcome, Signals, any_rank, mean_over_ranks
 from syncline.training.sinks import Metrics, Sink
 from syncline.training.stop_flag import StopFlag
+from syncline.training.survival import Survival
 from syncline.workloads.workload import Samples
+
+MOST_ATTEMPTS = 5
+"""Nodes that may be lost one after another while the rest find each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +55,8 @@ class LoopParts:
     stop: StopFlag
     meter: MemoryMeter
     """Of the steps; evaluation and checkpoints do not count."""
+    survival: Survival | None = None
+    """How the run goes on when a node is lost; None when it ends then."""
 
 
 class Loop:
@@ -61,17 +71,71 @@ class Loop:
         self._saved = done
         self._signals = Signals(parts.rank.world_size, parts.device, signal_lag(parts.step))
         self._posted: deque[Metrics] = deque()
+        self._is_over = False
+        self._wants_regroup = False
 
     def run(self) -> None:
         """Train, report, evaluate and save."""
-        while self.done < self._config.steps and not self.stopped:
-            self.train_once()
-            if self._is_due(self._config.evaluation.every) or self._is_due(self._config.checkpoint.every):
-                self._settle()
-            if self.stopped:
-                self._settle()
-        self._settle()
-        self._save()
+        while not self._is_over:
+            with self._surviving():
+                if self.done < self._config.steps and not self.stopped:
+                    self._advance()
+                else:
+                    self._settle()
+                    self._save()
+                    self._is_over = True
+
+    def _advance(self) -> None:
+        self.train_once()
+        wants_pause = self.stopped or self._wants_regroup
+        is_due = self._is_due(self._config.evaluation.every) or self._is_due(self._config.checkpoint.every)
+        if wants_pause or is_due:
+            self._settle()
+        if self._wants_regroup:
+            self._regroup()
+
+    @contextmanager
+    def _surviving(self) -> Iterator[None]:
+        """Within, the loss of a node leads to a group without it, if the run can go on so."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self._parts.survival is None or not is_lost_peer(error):
+                raise
+            self._regroup()
+
+    def _regroup(self) -> None:
+        """Go on among those who live now; another node may be lost while they find each other."""
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            try:
+                self._regroup_once()
+                return
+            except RuntimeError as error:
+                if attempt == MOST_ATTEMPTS or not is_lost_peer(error):
+                    raise
+
+    def _regroup_once(self) -> None:
+        parts = self._parts
+        if parts.survival is None or not isinstance(parts.step, AveragingStep):
+            raise TypeError("only runs that survive the loss of a node regroup")
+        parts.checkpoints.abandon()
+        parts.survival.regroup()
+        parts.step.regroup()
+        parts.checkpoints.reopen()
+        self.meet(is_new=False)
+
+    def meet(self, *, is_new: bool) -> None:
+        """Agree with the other members of a new group on where the run stands."""
+        parts = self._parts
+        if not isinstance(parts.step, AveragingStep):
+            raise TypeError("only runs that survive the loss of a node meet again")
+        parts.step.meet(is_new=is_new)
+        self.done = parts.step.done
+        while parts.schedule.last_epoch < self.done:
+            parts.schedule.step()
+        self._signals = Signals(dist.get_world_size(), parts.device, signal_lag(parts.step))
+        self._posted.clear()
+        self._wants_regroup = False
 
     def train_once(self) -> None:
         """Train on the next global batch, and act on what the step before came to."""
@@ -85,7 +149,8 @@ class Loop:
         loss = parts.step(batch)
         parts.schedule.step()
         before = self._signals.read() if self._signals.is_full else None
-        self._signals.post(number, loss, stop=parts.stop.is_set)
+        newcomers = parts.survival is not None and parts.survival.has_newcomers
+        self._signals.post(number, loss, stop=parts.stop.is_set, regroup=newcomers)
         self._posted.append({"step": number, "lr": rate, "step_s": time.perf_counter() - started})
         self.done = number
         if before is not None:
@@ -98,6 +163,7 @@ class Loop:
             raise NonFiniteLossError(self._not_finite(f"The loss is {outcome.loss} at step {outcome.step}"))
         self.measurements.add_step(loss=outcome.loss, step_s=metrics["step_s"])
         self.stopped |= outcome.stop
+        self._wants_regroup |= outcome.regroup
         line = {
             "step": outcome.step,
             "samples": outcome.step * self._config.batch,

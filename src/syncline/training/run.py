@@ -25,6 +25,7 @@ from syncline.training.schedule import make_optimizer, make_schedule
 from syncline.training.seeding import seed_everything
 from syncline.training.sinks import open_sinks
 from syncline.training.stop_flag import StopFlag
+from syncline.training.survival import Survival
 from syncline.workloads.deferred.building import Built
 from syncline.workloads.example import workload_batch
 from syncline.workloads.load import LoadedWorkload, load_workload
@@ -86,7 +87,9 @@ def prepare_run(config: TrainConfig, rank: Rank, device: torch.device, plan: Pla
 
 
 @contextmanager
-def open_loop(run: Run, folder: Path, path: Path | None, stop: StopFlag) -> Iterator[Loop]:
+def open_loop(
+    run: Run, folder: Path, path: Path | None, stop: StopFlag, survival: Survival | None = None
+) -> Iterator[Loop]:
     """The loop with all that it works with, standing where the checkpoint left off."""
     config = run.config
     checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, keep=config.checkpoint.keep, rank=run.rank)
@@ -114,6 +117,7 @@ def open_loop(run: Run, folder: Path, path: Path | None, stop: StopFlag) -> Iter
         view=view,
         stop=stop,
         meter=run.meter,
+        survival=survival,
     )
     try:
         yield Loop(parts, done=done)

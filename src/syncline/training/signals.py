@@ -23,6 +23,8 @@ class Outcome:
     step: int
     loss: float
     stop: bool
+    regroup: bool = False
+    """Whether nodes want to join."""
 
     @property
     def is_finite(self) -> bool:
@@ -55,9 +57,10 @@ class Signals:
         """Whether one must be read before the next is posted."""
         return self.under_way >= self._lag
 
-    def post(self, step: int, loss: Tensor, *, stop: bool) -> None:
+    def post(self, step: int, loss: Tensor, *, stop: bool, regroup: bool = False) -> None:
         """Start agreeing on a step."""
-        values = torch.stack([loss.double(), torch.tensor(float(stop), device=self._device).double()])
+        wishes = torch.tensor([float(stop), float(regroup)], dtype=torch.float64, device=self._device)
+        values = torch.cat([loss.double().reshape(1), wishes])
         work = dist.all_reduce(values, async_op=True)
         self._pending.append((step, values, work))
 
@@ -68,8 +71,8 @@ class Signals:
         step, values, work = self._pending.popleft()
         if work is not None:
             work.wait()
-        loss, stop = values.tolist()
-        return Outcome(step=step, loss=loss / self._world_size, stop=stop > 0)
+        loss, stop, regroup = values.tolist()
+        return Outcome(step=step, loss=loss / self._world_size, stop=stop > 0, regroup=regroup > 0)
 
 
 def mean_over_ranks(value: float, device: torch.device) -> float:

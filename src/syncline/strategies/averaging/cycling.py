@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch.distributed as dist
 from torch import Tensor
 
 from syncline.strategies.averaging.buckets import Buckets, float_buffers
@@ -40,10 +41,17 @@ class CyclingStep(AveragingStep):
     ) -> None:
         super().__init__(work)
         self.schedule = schedule
-        self.weights = WeightExchange(work, by_delta if merge == "delta" else by_paper(work.groups.count))
-        self._sends_first = merge == "paper"
+        self._merge: Literal["paper", "delta"] = merge
         self._phases = phases
-        self._review = Review(review_every, work.job.device)
+        self._review_every = review_every
+        self._open()
+
+    def _open(self) -> None:
+        """The exchanges among the nodes of now."""
+        work = self._work
+        rule = by_delta if self._merge == "delta" else by_paper(work.groups.count)
+        self.weights = WeightExchange(work, rule)
+        self._review = Review(self._review_every, work.job.device)
         self._gradients = GradientAverage(
             work.model, work.groups, work.wire, every_rank=work.inside.is_sharded
         )
@@ -96,7 +104,7 @@ class CyclingStep(AveragingStep):
         schedule, weights = self.schedule, self.weights
         self._watch(number)
         is_due = weights.pending is not None and number >= weights.due
-        if is_due and self._sends_first and schedule.wanted is None and schedule.starts_now():
+        if is_due and self._merge == "paper" and schedule.wanted is None and schedule.starts_now():
             self._join_node()
             weights.start_then_merge(number, schedule.rates.wait)
             self._is_noted = False
@@ -160,6 +168,19 @@ class CyclingStep(AveragingStep):
         self.weights.apply(told["weights"], tensors)
         self._review.apply(told["review"], tensors["reviewed"])
         self._gradients.apply(told["gradients"], tensors)
+
+    def _notes(self) -> dict[str, Any]:
+        return {"schedule": self.schedule.state()}
+
+    def _reopen(self, told: dict[str, Any]) -> None:
+        self.schedule = CycleSchedule.of_state(told["schedule"])
+        self.schedule.place = 0
+        self._open()
+        # Nodes have come apart, and go on so: what the first one has is what all know from here on.
+        known = self.weights.read()
+        for values in known:
+            dist.broadcast(values, src=0)
+        self.weights.rebase(known)
 
     def _restart(self) -> None:
         self.make_nodes_equal()

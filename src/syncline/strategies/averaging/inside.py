@@ -28,7 +28,7 @@ class Inside:
 
     forward: nn.Module
     gradient_sync: GradientSync
-    check_gradients: Callable[[nn.Module], None] | None
+    check_gradients: Callable[[nn.Module], None] | None = None
     is_sharded: bool = False
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, replace
 
+import torch.distributed as dist
 from torch import nn
 
 from syncline.errors import StrategyError
@@ -23,6 +25,7 @@ class NodeWork:
     groups: NodeGroups
     inside: Inside
     wire: WireType
+    node_size: int | None
 
     @classmethod
     def prepare(
@@ -30,15 +33,31 @@ class NodeWork:
     ) -> NodeWork:
         """Find the nodes, make their groups and join the ranks of each; every rank must call this."""
         model = prepare_model(job)
-        groups = NodeGroups(job.rank, find_nodes(job.rank, node_size))
+        groups = _open_groups(job, node_size)
         if inside == "sharded" and not groups.nodes.is_even:
             sizes = ", ".join(str(len(members)) for members in groups.nodes.ranks)
             raise StrategyError(
                 f"inside=sharded needs nodes of one size, but they have {sizes} ranks.\nUse inside=data."
             )
         return cls(
-            job=job, model=model, groups=groups, inside=work_as_one(inside, job, model, groups), wire=wire
+            job=job,
+            model=model,
+            groups=groups,
+            inside=work_as_one(inside, job, model, groups),
+            wire=wire,
+            node_size=node_size,
         )
+
+    def regrouped(self) -> NodeWork:
+        """The same job among those who are members now; every rank must call this."""
+        groups = _open_groups(self.job, self.node_size)
+        return replace(self, groups=groups, inside=work_as_one("data", self.job, self.model, groups))
+
+
+def _open_groups(job: Job, node_size: int | None) -> NodeGroups:
+    """The groups of those who are members now, whoever was at the start."""
+    present = dataclasses.replace(job.rank, index=dist.get_rank(), world_size=dist.get_world_size())
+    return NodeGroups(present, find_nodes(present, node_size))
 
 
 def check_nodes(

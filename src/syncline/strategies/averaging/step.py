@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from syncline.strategies.averaging.buckets import Buckets, float_buffers, trained_parameters
 from syncline.strategies.averaging.exchange import Exchange
-from syncline.strategies.averaging.inside import average_inside, optimizer_floats
+from syncline.strategies.averaging.inside import Inside, average_inside, optimizer_floats
 from syncline.strategies.averaging.naming import AVERAGING, node_scope, rank_scope
 from syncline.strategies.averaging.node_work import NodeWork
+from syncline.strategies.averaging.sharing import share_state
 from syncline.strategies.averaging.wire import Wire
-from syncline.strategies.gradient_step import GradientStep
+from syncline.strategies.gradient_step import GradientStep, no_gradient_sync
 from syncline.strategies.sharded import reshard
 from syncline.strategies.state import apply_state
 from syncline.workloads.workload import Batch
@@ -39,11 +43,7 @@ class AveragingStep(GradientStep):
         )
         self.done = 0
         self._work = work
-        self._groups = work.groups
-        node, rank = work.groups.node, work.job.rank.index
-        self._rank_scope = rank_scope(node, rank)
-        self._node_scope = node_scope(node)
-        self.scopes = tuple(dict.fromkeys((self._rank_scope, self._node_scope, "")))
+        self._name_scopes()
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on this rank's rows; their mean loss, detached."""
@@ -101,6 +101,32 @@ class AveragingStep(GradientStep):
         averages = exchange.average(buckets.read())
         buckets.write(average.mean for average in averages)
 
+    def regroup(self) -> None:
+        """Work with those who are members of the process group now; every rank of it must call this."""
+        self.optimizer.zero_grad(set_to_none=True)
+        # DDP leaves hooks on the parameters until it is gone, and it keeps itself alive in circles.
+        work = replace(self._work, inside=Inside(forward=self.model, gradient_sync=no_gradient_sync))
+        self._work, self._forward = work, self.model
+        gc.collect()
+        self._work = work.regrouped()
+        self._forward = self._work.inside.forward
+        self._name_scopes()
+
+    def meet(self, *, is_new: bool) -> None:
+        """Give newcomers the first rank's state, and all ranks of a node one state; after `regroup`."""
+        share_state(self.model, self.optimizer, self._groups, is_new=is_new)
+        told: list[Any] = [{"done": self.done} | self._notes()]
+        dist.broadcast_object_list(told, src=0)
+        self.done = told[0]["done"]
+        self._reopen(told[0])
+
+    def _name_scopes(self) -> None:
+        self._groups = self._work.groups
+        node, rank = self._groups.node, dist.get_rank()
+        self._rank_scope = rank_scope(node, rank)
+        self._node_scope = node_scope(node)
+        self.scopes = tuple(dict.fromkeys((self._rank_scope, self._node_scope, "")))
+
     def _layout(self) -> dict[str, Any]:
         """What must be the same for a schedule to go on."""
         sizes = [len(members) for members in self._groups.nodes.ranks]
@@ -134,6 +160,14 @@ class AveragingStep(GradientStep):
 
     def _apply_schedule(self, told: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Take over what `_schedule_state` and the tensors gave."""
+
+    def _notes(self) -> dict[str, Any]:
+        """What newcomers must know of the schedule."""
+        return {}
+
+    def _reopen(self, told: dict[str, Any]) -> None:
+        """Go on with the first rank's schedule among new members, whose weights may differ."""
+        self._restart()
 
     def _restart(self) -> None:
         """Begin anew from the weights that are there, which may differ between nodes."""
