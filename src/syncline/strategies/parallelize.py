@@ -34,6 +34,7 @@ def parallelize(
     precision: Literal["fp32", "bf16"] = "fp32",
     clip_norm: float | None = None,
     activation_checkpointing: bool = False,
+    steps: int | None = None,
 ) -> TrainStep:
     """The step that trains `model` with a strategy; call it with each batch of this rank.
 
@@ -52,6 +53,7 @@ def parallelize(
         precision: `bf16` runs under autocast.
         clip_norm: Largest total norm of the gradients.
         activation_checkpointing: Recompute each block's activations in backward.
+        steps: How many steps the loop will make, for strategies with phases such as `daso`.
 
     Returns:
         A step: `loss = step((inputs, targets))` trains and gives this rank's mean loss, detached;
@@ -81,6 +83,7 @@ def parallelize(
             clip_norm=clip_norm,
             activation_checkpointing=activation_checkpointing,
         ),
+        steps=steps,
         example=example and slice_rows(example, slice(count_rows(example) // accumulate)),
         plan=plan,
     )
