@@ -120,6 +120,11 @@ class _DiLoCoStep(AveragingStep):
         ]
         self._every, self._delay = options.sync_every, options.delay
 
+    @property
+    def exposed_s(self) -> float:
+        """Seconds in which this rank has stood still for other nodes."""
+        return sum(fragment.exchange.exchange.times.exposed_s for fragment in self._fragments)
+
     def _update(self) -> None:
         super()._update()
         number = self.done + 1

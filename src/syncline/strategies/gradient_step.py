@@ -81,6 +81,11 @@ class GradientStep:
         with torch.no_grad(), self._autocast():
             return self._compute_loss(self.model, to_device(batch, self._device)).detach()
 
+    @property
+    def exposed_s(self) -> float | None:
+        """Seconds in which this rank has stood still for other nodes; None where it is not known."""
+        return None
+
     def rows(self, global_batch: int) -> slice:
         """An equal run of rows for each rank, in rank order."""
         share = global_batch // self._rank.world_size
@@ -118,6 +123,11 @@ class GradientStep:
 def signal_lag(step: TrainStep) -> int:
     """After how many steps the ranks of a step must have agreed on its loss."""
     return step.signal_lag if isinstance(step, GradientStep) else 1
+
+
+def exposed_s(step: TrainStep) -> float | None:
+    """Seconds in which a rank has stood still for other nodes, where its step counts them."""
+    return step.exposed_s if isinstance(step, GradientStep) else None
 
 
 def checkpoint_scopes(step: TrainStep) -> Sequence[str]:

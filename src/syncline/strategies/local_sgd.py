@@ -62,6 +62,11 @@ class _LocalSgdStep(AveragingStep):
         self._weights_exchange = WeightExchange(work, by_replacing)
         self._sync_every = sync_every
 
+    @property
+    def exposed_s(self) -> float:
+        """Seconds in which this rank has stood still for other nodes."""
+        return self._weights_exchange.exchange.times.exposed_s
+
     def _update(self) -> None:
         super()._update()
         number = self.done + 1

@@ -17,7 +17,7 @@ from syncline.cluster.process_group import is_lost_peer
 from syncline.cluster.rank import Rank
 from syncline.errors import NonFiniteLossError
 from syncline.strategies.averaging.step import AveragingStep
-from syncline.strategies.gradient_step import signal_lag
+from syncline.strategies.gradient_step import exposed_s, signal_lag
 from syncline.strategies.protocol import TrainStep
 from syncline.training.batches import BatchSource, evaluation_batches
 from syncline.training.buffers import share_buffers
@@ -136,6 +136,8 @@ class Loop:
         self._signals = Signals(dist.get_world_size(), parts.device, signal_lag(parts.step))
         self._posted.clear()
         self._wants_regroup = False
+        # What was being saved when a node was lost is not there.
+        self._saved = -1
 
     def train_once(self) -> None:
         """Train on the next global batch, and act on what the step before came to."""
@@ -153,6 +155,7 @@ class Loop:
         self._signals.post(number, loss, stop=parts.stop.is_set, regroup=newcomers)
         self._posted.append({"step": number, "lr": rate, "step_s": time.perf_counter() - started})
         self.done = number
+        self.measurements.exposed_s = exposed_s(parts.step)
         if before is not None:
             self._take(before, self._posted.popleft())
 
