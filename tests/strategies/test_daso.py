@@ -193,6 +193,38 @@ def test_no_rank_works_in_vain_when_a_node_skips(run_ranks):
     assert seen[0][-1] == seen[1][-1] == pytest.approx(9 / 2)
 
 
+def uneven_slope(model: nn.Module, batch: Any) -> torch.Tensor:
+    """A loss of 1 whatever the weights are, with a slope on every second rank."""
+    pulled = model(batch[0]) * (dist.get_rank() % 2)
+    return 1.0 + pulled - pulled.detach()
+
+
+def spread_in_node(strategy: str) -> Any:
+    """How far the ranks of a node are apart after each step, while a flat loss changes the rates."""
+    step: Any = open_step(
+        strategy,
+        node_size=2,
+        model=Line(0.0),
+        make_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1.0),
+        compute_loss=uneven_slope,
+    )
+    seen = []
+    for number in range(30):
+        train_step(step, number)
+        places = [0.0] * 4
+        dist.all_gather_object(places, next(step.model.parameters())[0].item())
+        seen.append((step.schedule.rates.local_skip, abs(places[0] - places[1])))
+    return seen
+
+
+def test_ranks_of_a_node_are_one_again_when_skipping_ends(run_ranks):
+    options = "warm-up=0,cool-down=0,review-every=2,sync-every=7,wait=2,local-skip=5,reset=8"
+    seen = run_ranks(spread_in_node, 4, f"daso:{options}")[0]
+    assert {skip for skip, _ in seen} == {5, 2, 1}
+    assert max(spread for skip, spread in seen if skip > 1) > 0
+    assert [spread for skip, spread in seen if skip == 1] == [0.0] * sum(skip == 1 for skip, _ in seen)
+
+
 def train_short(strategy: str) -> str:
     with pytest.raises(StrategyError) as caught:
         open_step(strategy, steps=None)

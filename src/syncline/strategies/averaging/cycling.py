@@ -56,6 +56,7 @@ class CyclingStep(AveragingStep):
             work.model, work.groups, work.wire, every_rank=work.inside.is_sharded
         )
         self._is_noted = False
+        self._apart = False
 
     @property
     def exposed_s(self) -> float:
@@ -78,6 +79,7 @@ class CyclingStep(AveragingStep):
         if self._phases.of(number) is Phase.BLOCKING:
             self._update_together(number)
             return
+        self._apart = self._apart or self._works_apart()
         super()._update()
         reviewed = self._review.take()
         if reviewed is not None:
@@ -87,6 +89,7 @@ class CyclingStep(AveragingStep):
             self.make_nodes_equal()
             self.weights.rebase()
             self.schedule.place = 0
+            self._apart = False
         else:
             self._cycle(number)
 
@@ -113,7 +116,7 @@ class CyclingStep(AveragingStep):
                 weights.merge(number)
             if weights.pending is None:
                 schedule.settle()
-            if schedule.syncs_node_now():
+            if schedule.syncs_node_now() or schedule.rates.local_skip == 1:
                 self._join_node()
             if weights.pending is None and schedule.starts_now():
                 weights.start(number, schedule.rates.wait)
@@ -137,17 +140,17 @@ class CyclingStep(AveragingStep):
 
     def _join_node(self) -> None:
         """Average weights and optimizer state of ranks that worked apart, so that nobody's work is lost."""
-        if self.schedule.rates.local_skip > 1:
+        if self._apart:
             floats = [*self._weights(), *optimizer_floats(self.optimizer), *float_buffers(self.model)]
             average_inside(Buckets(floats), self._groups)
+            self._apart = False
 
     def _works_apart(self) -> bool:
         cycles = self._phases.of(self.done + 1) is Phase.CYCLING
-        return cycles and self.schedule.rates.local_skip > 1
+        return cycles and self.schedule.rates.local_skip > 1 and self._groups.size > 1
 
     def _is_apart(self) -> bool:
-        # The place is that of the step to come: the one before it may have joined the node's ranks.
-        return self._works_apart() and self._groups.size > 1
+        return self._apart
 
     def _schedule_state(self) -> dict[str, Any]:
         return {
@@ -155,6 +158,7 @@ class CyclingStep(AveragingStep):
             "weights": self.weights.state(),
             "review": self._review.state(),
             "gradients": self._gradients.state(),
+            "apart": self._apart,
         }
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -168,6 +172,7 @@ class CyclingStep(AveragingStep):
         self.weights.apply(told["weights"], tensors)
         self._review.apply(told["review"], tensors["reviewed"])
         self._gradients.apply(told["gradients"], tensors)
+        self._apart = told["apart"]
 
     def _notes(self) -> dict[str, Any]:
         return {"schedule": self.schedule.state()}
