@@ -1,7 +1,6 @@
 """Runs that lose a node: the others go on, or end with an error; and a node that comes back is taken in."""
 
 import json
-import time
 
 import pytest
 import torch
@@ -91,7 +90,5 @@ def test_a_node_comes_back(tmp_path):
     ids=["stop", "first node"],
 )
 def test_the_run_ends_with_an_error(strategy, dies, tmp_path):
-    started = time.monotonic()
     with pytest.raises(RankFailedError, match="was killed by SIGKILL"):
         launch(tmp_path, "2x1", dies, strategy=strategy)
-    assert time.monotonic() - started < 100
