@@ -12,7 +12,7 @@ from syncline.training.config_file import write_config
 from syncline.training.summary import read_summary
 
 pytestmark = pytest.mark.emulated
-STEPS = 400
+STEPS = 150
 
 
 @pytest.fixture(autouse=True)
@@ -23,19 +23,19 @@ def _emulation():
         pytest.skip(str(error))
 
 
-def launch(folder, text, dies, *, strategy, steps=STEPS, max_restarts=0):
+def launch(folder, text, dies, *, strategy, max_restarts=0):
     emulation = parse_emulation(text)
     config = TrainConfig(
         model="mlp:size=tiny",
         strategy=strategy,
         ranks=emulation.world_size,
         batch=12,
-        steps=steps,
+        steps=STEPS,
         checkpoint=CheckpointConfig(every=50),
         evaluation=EvaluationConfig(batches=1),
     )
     write_config(config, folder / "config.toml")
-    order = {"folder": str(folder), "dies": dies, "steps": steps}
+    order = {"folder": str(folder), "dies": dies, "steps": STEPS, "waits": max_restarts > 0}
     launch_emulated(
         "survival_programs:train_and_die",
         json.dumps(order),
@@ -56,30 +56,30 @@ SURVIVING = "daso:on-node-loss=continue,warm-up=4,cool-down=4,review-every=20,wi
 
 
 def test_the_others_go_on(tmp_path):
-    summary = launch(tmp_path, "3x1", {"1": 60}, strategy=SURVIVING)
+    summary = launch(tmp_path, "3x1", {"1": 40}, strategy=SURVIVING)
     assert summary.status == "ok"
     assert summary.steps == STEPS
     assert summary.final_loss is not None
-    assert summary.final_loss < 1.5
+    assert summary.final_loss < 2.0
     sizes = [note["world_size"] for note in steps_of(tmp_path, 0)]
     assert sizes[0] == 3
     assert sizes[-1] == 2
-    assert max(note["step"] for note in steps_of(tmp_path, 1)) == 60
+    assert max(note["step"] for note in steps_of(tmp_path, 1)) == 40
     first, other = (torch.load(tmp_path / f"weights-{rank}.pt") for rank in (0, 2))
     assert torch.equal(first, other)
     assert not (tmp_path / "weights-1.pt").exists()
 
 
 def test_a_node_comes_back(tmp_path):
-    summary = launch(tmp_path, "2x2", {"3": 60}, strategy=SURVIVING, steps=4000, max_restarts=1)
+    summary = launch(tmp_path, "2x2", {"3": 40}, strategy=SURVIVING, max_restarts=1)
     assert summary.status == "ok"
     sizes = [note["world_size"] for note in steps_of(tmp_path, 0)]
     assert sizes[0] == 4
     assert 2 in sizes
     assert sizes[-1] == 4
     joined = steps_of(tmp_path, 3, restart=1)
-    assert joined[0]["step"] > 60
-    assert joined[-1]["step"] == 4000
+    assert joined[0]["step"] > 40
+    assert joined[-1]["step"] == STEPS
     weights = [torch.load(tmp_path / f"weights-{rank}.pt") for rank in range(4)]
     assert all(torch.equal(weights[0], other) for other in weights[1:])
 
