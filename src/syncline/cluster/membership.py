@@ -19,7 +19,7 @@ from syncline.cluster.rank import Rank
 from syncline.errors import NodeLostError
 
 BEAT_S = 0.5
-DEAD_AFTER_S = 5.0
+DEAD_AFTER_S = 10.0
 """A node that has not beaten for so long is lost."""
 POLL_S = 0.05
 

@@ -15,10 +15,14 @@ def share_state(
 ) -> None:
     """Newcomers get the first rank's weights and optimizer state; then each node has its first rank's.
 
+    All get the first rank's counters of steps: a node may have made one step more when another was lost.
     Every rank must call this, and the first rank must not be new.
     """
     state = collect_state(model, optimizer)
     tensors = [value for _, value in sorted(state.items()) if isinstance(value, Tensor)]
+    for name, value in sorted(state.items()):
+        if name.startswith("optimizer.") and isinstance(value, Tensor) and not value.dim():
+            dist.broadcast(value, src=0)
     flags: list[bool] = [False] * dist.get_world_size()
     dist.all_gather_object(flags, is_new)
     if any(flags):
