@@ -55,7 +55,7 @@ class Checkpoints:
         self._keep = keep
         self._is_first = rank.is_first
         # Saving goes on in a thread beside training: a group of its own keeps their collectives apart.
-        self._group = _open_group()
+        self._group: dist.ProcessGroup | None = _open_group()
         self._pending: Future[Any] | None = None
         self._finish_error: OSError | None = None
         self._finished = threading.Event()
@@ -104,6 +104,9 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.add_done_callback(lambda done: done.exception())
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()
 
     def reopen(self) -> None:
         """Save with the members of the process group of now; every one must call this."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from syncline.cluster.memory import MemoryMeter
 from syncline.cluster.process_group import is_lost_peer
 from syncline.cluster.rank import Rank
-from syncline.errors import NonFiniteLossError
+from syncline.errors import NodeLostError, NonFiniteLossError
 from syncline.strategies.averaging.step import AveragingStep
 from syncline.strategies.gradient_step import exposed_s, signal_lag
 from syncline.strategies.protocol import TrainStep
@@ -77,13 +76,16 @@ class Loop:
     def run(self) -> None:
         """Train, report, evaluate and save."""
         while not self._is_over:
-            with self._surviving():
-                if self.done < self._config.steps and not self.stopped:
-                    self._advance()
-                else:
-                    self._settle()
-                    self._save()
-                    self._is_over = True
+            if self._loses_node(self._go_on):
+                self._regroup()
+
+    def _go_on(self) -> None:
+        if self.done < self._config.steps and not self.stopped:
+            self._advance()
+        else:
+            self._settle()
+            self._save()
+            self._is_over = True
 
     def _advance(self) -> None:
         self.train_once()
@@ -94,31 +96,33 @@ class Loop:
         if self._wants_regroup:
             self._regroup()
 
-    @contextmanager
-    def _surviving(self) -> Iterator[None]:
-        """Within, the loss of a node leads to a group without it, if the run can go on so."""
+    def _loses_node(self, act: Callable[[], None]) -> bool:
+        """Do something; says whether a node was lost meanwhile, where the run can go on so.
+
+        Nothing of the error is kept: its frames hold what must be gone before connections close.
+        """
         try:
-            yield
+            act()
         except RuntimeError as error:
             if self._parts.survival is None or not is_lost_peer(error):
                 raise
-            self._regroup()
+            return True
+        return False
 
     def _regroup(self) -> None:
         """Go on among those who live now; another node may be lost while they find each other."""
-        for attempt in range(1, MOST_ATTEMPTS + 1):
-            try:
-                self._regroup_once()
+        for _ in range(MOST_ATTEMPTS):
+            if not self._loses_node(self._regroup_once):
                 return
-            except RuntimeError as error:
-                if attempt == MOST_ATTEMPTS or not is_lost_peer(error):
-                    raise
+        raise NodeLostError(f"Nodes were lost {MOST_ATTEMPTS} times while the rest tried to find each other.")
 
     def _regroup_once(self) -> None:
         parts = self._parts
         if parts.survival is None or not isinstance(parts.step, AveragingStep):
             raise TypeError("only runs that survive the loss of a node regroup")
+        self._signals = Signals(1, parts.device)
         parts.checkpoints.abandon()
+        parts.step.release()
         parts.survival.regroup()
         parts.step.regroup()
         parts.checkpoints.reopen()

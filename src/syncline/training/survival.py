@@ -41,6 +41,8 @@ class Survival:
         """Leave the group, and open one of all who live now; every rank of theirs must call this."""
         # First of all: whoever still waits for this rank in a collective learns of it by the lost connection.
         if dist.is_initialized():
+            if dist.group.WORLD is not None:
+                dist.group.WORLD.abort()
             dist.destroy_process_group()
         self._membership.regroup()
         open_generation(self._device, self._store, self._membership.generation, self._rank)

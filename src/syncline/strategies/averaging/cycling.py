@@ -174,6 +174,11 @@ class CyclingStep(AveragingStep):
         self._gradients.apply(told["gradients"], tensors)
         self._apart = told["apart"]
 
+    def _drop(self) -> None:
+        # They know the groups that are left; `_open` makes new ones.
+        del self.weights, self._gradients
+        self._review.drop()
+
     def _notes(self) -> dict[str, Any]:
         return {"schedule": self.schedule.state()}
 

@@ -109,6 +109,13 @@ class NodeGroups:
         """What this node counts for in a mean, where 1 is the average node."""
         return self.nodes.share(self.node)
 
+    def close(self) -> None:
+        """Let go of the groups, so that their connections close and nobody waits for this rank there."""
+        for group in {group for group in (self.inside, *self._across) if group is not None}:
+            group.abort()
+        self.inside = None
+        self._across = [None] * len(self._across)
+
     def across(self, turn: int) -> dist.ProcessGroup | None:
         """The group of those who speak in an exchange; None on a rank that is not among them."""
         return self._across[turn % self.nodes.turns]

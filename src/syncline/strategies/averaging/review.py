@@ -97,6 +97,10 @@ class Review:
         self._posted = None if posted is None else torch.tensor(posted, dtype=torch.float64)
         self._sums.copy_(sums)
 
+    def drop(self) -> None:
+        """Forget what was posted."""
+        self._posted = self._agreement = None
+
     def _settle(self) -> None:
         agreement, self._agreement = self._agreement, None
         if agreement is not None:

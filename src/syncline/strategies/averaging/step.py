@@ -101,14 +101,22 @@ class AveragingStep(GradientStep):
         averages = exchange.average(buckets.read())
         buckets.write(average.mean for average in averages)
 
+    def release(self) -> None:
+        """Let go of everything that belongs to the process group, before it is left.
+
+        A connection closes when the last that uses it is gone, and peers that wait for this rank learn of it
+        only so. DDP, which keeps itself alive in circles, also leaves hooks on parameters until it is gone.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        self._drop()
+        inside = Inside(forward=self.model, gradient_sync=no_gradient_sync)
+        self._work, self._forward = replace(self._work, inside=inside), self.model
+        self._groups.close()
+        gc.collect()
+
     def regroup(self) -> None:
         """Work with those who are members of the process group now; every rank of it must call this."""
-        self.optimizer.zero_grad(set_to_none=True)
-        # DDP leaves hooks on the parameters until it is gone, and it keeps itself alive in circles.
-        work = replace(self._work, inside=Inside(forward=self.model, gradient_sync=no_gradient_sync))
-        self._work, self._forward = work, self.model
-        gc.collect()
-        self._work = work.regrouped()
+        self._work = self._work.regrouped()
         self._forward = self._work.inside.forward
         self._name_scopes()
 
@@ -160,6 +168,9 @@ class AveragingStep(GradientStep):
 
     def _apply_schedule(self, told: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Take over what `_schedule_state` and the tensors gave."""
+
+    def _drop(self) -> None:
+        """Forget what is under way."""
 
     def _notes(self) -> dict[str, Any]:
         """What newcomers must know of the schedule."""
