@@ -176,7 +176,8 @@ class CyclingStep(AveragingStep):
 
     def _drop(self) -> None:
         # They know the groups that are left; `_open` makes new ones.
-        del self.weights, self._gradients
+        for name in ("weights", "_gradients"):
+            self.__dict__.pop(name, None)
         self._review.drop()
 
     def _notes(self) -> dict[str, Any]:
