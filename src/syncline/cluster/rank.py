@@ -17,7 +17,7 @@ class Rank:
     local_world_size: int = 1
     restarts: int = 0
     rejoins: bool = False
-    """Whether this rank was started again by itself, while the others went on."""
+    """Whether this rank was started again by itself: the others go on, where the strategy lets them."""
 
     @property
     def node(self) -> int:

@@ -58,11 +58,12 @@ def train_rank(config: TrainConfig, folder: Path, *, resume: bool) -> Summary | 
         run = prepare_run(config, rank, device, plan_of_run(config, folder, rank.world_size))
         if rank.is_first:
             keep_plan(getattr(run.step, "plan", None), folder)
-        goes_on = (resume or rank.restarts) and not rank.rejoins
+        joins = survival is not None and rank.rejoins
+        goes_on = (resume or rank.restarts) and not joins
         path = latest_checkpoint(folder / CHECKPOINTS_FOLDER) if goes_on else None
         run.meter.reset_peak()
         with open_loop(run, folder, path, stop, survival) as loop:
-            if rank.rejoins:
+            if joins:
                 loop.meet(is_new=True)
             loop.run()
         figures = _gather(run.meter.peak_bytes(), traffic.sent())
