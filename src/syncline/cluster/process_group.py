@@ -46,6 +46,12 @@ def open_generation(device: torch.device, store: dist.Store, generation: Generat
     )
 
 
+def leave_group(group: dist.ProcessGroup) -> None:
+    """Leave a group whose other members may be gone; it closes when the last reference to it is dropped."""
+    group.abort()
+    dist.destroy_process_group(group)
+
+
 def is_lost_peer(error: BaseException) -> bool:
     """Whether an error of a collective says that a peer is gone, rather than that the program is wrong."""
     return isinstance(error, dist.DistError) or "third_party/gloo" in str(error)

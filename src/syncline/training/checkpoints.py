@@ -20,6 +20,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from syncline.cluster.process_group import leave_group
 from syncline.cluster.rank import Rank
 from syncline.errors import CheckpointError
 from syncline.strategies.averaging.naming import find_saved, is_optional
@@ -106,7 +107,7 @@ class Checkpoints:
             pending.add_done_callback(lambda done: done.exception())
         group, self._group = self._group, None
         if group is not None:
-            group.abort()
+            leave_group(group)
 
     def reopen(self) -> None:
         """Save with the members of the process group of now; every one must call this."""

@@ -121,8 +121,8 @@ class Loop:
         if parts.survival is None or not isinstance(parts.step, AveragingStep):
             raise TypeError("only runs that survive the loss of a node regroup")
         self._signals = Signals(1, parts.device)
-        parts.checkpoints.abandon()
         parts.step.release()
+        parts.checkpoints.abandon()
         parts.survival.regroup()
         parts.step.regroup()
         parts.checkpoints.reopen()

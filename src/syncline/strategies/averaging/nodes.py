@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from syncline.cluster.process_group import leave_group
 from syncline.cluster.rank import Rank
 from syncline.errors import StrategyError
 
@@ -110,11 +111,20 @@ class NodeGroups:
         return self.nodes.share(self.node)
 
     def close(self) -> None:
-        """Let go of the groups, so that their connections close and nobody waits for this rank there."""
-        for group in {group for group in (self.inside, *self._across) if group is not None}:
-            group.abort()
-        self.inside = None
-        self._across = [None] * len(self._across)
+        """Let go of the groups, so that their connections close and nobody waits for this rank there.
+
+        Closing a group waits for its collectives to fail, and those between nodes may need a peer to come
+        here too. That peer may wait for this rank inside the node: so the inside goes first.
+        """
+        inside, self.inside = self.inside, None
+        if inside is not None:
+            leave_group(inside)
+        del inside
+        while self._across:
+            group = self._across.pop(0)
+            if group is not None:
+                leave_group(group)
+            del group
 
     def across(self, turn: int) -> dist.ProcessGroup | None:
         """The group of those who speak in an exchange; None on a rank that is not among them."""

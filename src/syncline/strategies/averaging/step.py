@@ -111,8 +111,8 @@ class AveragingStep(GradientStep):
         self._drop()
         inside = Inside(forward=self.model, gradient_sync=no_gradient_sync)
         self._work, self._forward = replace(self._work, inside=inside), self.model
-        self._groups.close()
         gc.collect()
+        self._groups.close()
 
     def regroup(self) -> None:
         """Work with those who are members of the process group now; every rank of it must call this."""
