@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -28,6 +29,8 @@ def no_gradient_sync(_last: bool) -> AbstractContextManager[None]:
 
 class GradientStep:
     """Forward, backward, clipping and optimizer step, with gradients accumulated over micro-batches."""
+
+    buffer_group: dist.ProcessGroup | None = None
 
     def __init__(
         self,

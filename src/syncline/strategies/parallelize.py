@@ -47,7 +47,8 @@ def parallelize(
         loss_fn: Gets the output and the targets; by default cross-entropy.
         strategy: `name` or `name:key=value,...`, or a plan of `syncline.plan`.
         example_batch: One global batch, over all ranks; strategies that capture the model (`planned`,
-            `tensor`) need it, and only its shapes and types matter. A plan of `syncline.plan` knows it.
+            `tensor`, `pipeline`, `local`) need it, and only its shapes and types matter. A plan of
+            `syncline.plan` knows it.
         accumulate: Micro-batches that each batch is cut into.
         precision: `bf16` runs under autocast.
         clip_norm: Largest total norm of the gradients.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from syncline.cluster.rank import Rank
@@ -59,7 +60,10 @@ class TrainStep(Protocol):
     """One rank's side of a training step, and the state that a checkpoint must hold."""
 
     model: nn.Module
+    """What this rank holds of the model."""
     optimizer: torch.optim.Optimizer
+    buffer_group: dist.ProcessGroup | None
+    """The ranks that hold the same buffers as this one; None when all do."""
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on this rank's rows of a global batch, from any device; the rank's mean loss, detached."""

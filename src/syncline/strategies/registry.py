@@ -5,6 +5,7 @@ from __future__ import annotations
 from syncline.errors import StrategyError, unknown_name
 from syncline.options import parse_options
 from syncline.strategies.data import DataParallel
+from syncline.strategies.pipeline import Pipeline
 from syncline.strategies.planned.strategy import Planned
 from syncline.strategies.planned.tensor import TensorParallel
 from syncline.strategies.protocol import Strategy
@@ -21,6 +22,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         Zero1,
         TensorParallel,
         Planned,
+        Pipeline,
     )
 }
 

@@ -11,12 +11,12 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 
-def share_buffers(model: nn.Module) -> None:
-    """Give all ranks the first one's persistent buffers; every rank must call this."""
-    if dist.get_world_size() == 1:
+def share_buffers(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
+    """Give all ranks of a group the first one's persistent buffers; each of them must call this."""
+    if dist.get_world_size(group) == 1:
         return
     parameters = {id(parameter) for parameter in model.parameters()}
     for tensor in model.state_dict(keep_vars=True).values():
         # What is cut over ranks is no rank's own.
         if id(tensor) not in parameters and not isinstance(tensor, DTensor):
-            dist.broadcast(tensor, src=0)
+            dist.broadcast(tensor, group=group, group_src=0)

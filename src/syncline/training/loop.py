@@ -131,7 +131,7 @@ class Loop:
         if parts.evaluation is None or not self._config.evaluation.batches:
             return None
         parts.meter.pause()
-        share_buffers(parts.step.model)
+        share_buffers(parts.step.model, parts.step.buffer_group)
         losses = [
             parts.step.evaluate(batch)
             for batch in evaluation_batches(
@@ -153,7 +153,7 @@ class Loop:
         broken = not all(bool(p.isfinite().all()) for p in _local_parameters(parts.step.model))
         if any_rank(broken, parts.device):
             raise NonFiniteLossError(self._not_finite(f"Weights are not finite after step {self.done}"))
-        share_buffers(parts.step.model)
+        share_buffers(parts.step.model, parts.step.buffer_group)
         info = CheckpointInfo(
             step=self.done,
             samples=self.measurements.samples,
