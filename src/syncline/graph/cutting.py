@@ -87,8 +87,12 @@ class Cutting:
         for point in self.points:
             if point.after >= last:
                 return point
-        end = self.graph.outputs[0]
-        return CutPoint(len(self.graph.ops) - 1, end, self.graph.tensors[end].name)
+        return self.end
+
+    @property
+    def end(self) -> CutPoint:
+        """Where the graph ends: the loss leaves it."""
+        return CutPoint(len(self.graph.ops) - 1, self.graph.outputs[0], "loss")
 
     def crossing(self, after: int) -> list[int]:
         """The activations that are made up to an op and used behind it."""
@@ -98,11 +102,10 @@ class Cutting:
             if made <= after < used and self._is_carried[tensor]
         ]
 
-    def stages(self, points: Sequence[CutPoint], end: CutPoint | None = None) -> tuple[StagePart, ...]:
-        """The stages that these cut points make, up to the loss or to another end."""
-        last = CutPoint(len(self.graph.ops) - 1, self.graph.outputs[0], "loss") if end is None else end
+    def stages(self, points: Sequence[CutPoint]) -> tuple[StagePart, ...]:
+        """The stages that these cut points make, from the batch to the loss."""
         entries = [None, *points]
-        return tuple(self.part(entry, exit) for entry, exit in zip(entries, [*points, last], strict=True))
+        return tuple(self.part(entry, exit) for entry, exit in zip(entries, [*points, self.end], strict=True))
 
     def part(self, entry: CutPoint | None, exit: CutPoint) -> StagePart:
         """The stage between two cut points."""

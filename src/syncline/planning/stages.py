@@ -215,3 +215,19 @@ def _trace(previous: Sequence[Sequence[int]]) -> list[int]:
     for source in reversed(previous):
         ends.append(source[ends[-1]])
     return ends[::-1]
+
+
+def group(times: Sequence[float], groups: int) -> list[int]:
+    """Into which of so many runs of neighbours each item goes, the slowest run as fast as can be."""
+    best: list[tuple[float, list[int]]] = [
+        (0.0, []) if not count else (math.inf, []) for count in range(len(times) + 1)
+    ]
+    for number in range(groups):
+        now: list[tuple[float, list[int]]] = [(math.inf, [])] * (len(times) + 1)
+        for end in range(number + 1, len(times) + 1):
+            for start in range(number, end):
+                slowest = max(best[start][0], sum(times[start:end]))
+                if slowest < now[end][0]:
+                    now[end] = slowest, best[start][1] + [number] * (end - start)
+        best = now
+    return best[-1][1]

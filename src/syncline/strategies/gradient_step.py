@@ -31,6 +31,9 @@ class GradientStep:
     """Forward, backward, clipping and optimizer step, with gradients accumulated over micro-batches."""
 
     buffer_group: dist.ProcessGroup | None = None
+    loss_weight = 1.0
+    lead = 0
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -64,9 +64,18 @@ class TrainStep(Protocol):
     optimizer: torch.optim.Optimizer
     buffer_group: dist.ProcessGroup | None
     """The ranks that hold the same buffers as this one; None when all do."""
+    loss_weight: float
+    """How much this rank's losses count in the run's: 0 where only others have the model's own loss."""
+    lead: int
+    """Steps that ranks may be apart; 0 when each step keeps them together, so that they may wait for all."""
+    notes: tuple[str, ...]
+    """What to tell the user about how the step was made, a line each."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Train on this rank's rows of a global batch, from any device; the rank's mean loss, detached."""
+        """Train on this rank's rows of a global batch, from any device; the rank's mean loss, detached.
+
+        The run's loss is the mean of these over all ranks, by `loss_weight`.
+        """
         ...
 
     def evaluate(self, batch: Batch) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from syncline.errors import StrategyError, unknown_name
 from syncline.options import parse_options
 from syncline.strategies.data import DataParallel
+from syncline.strategies.local.strategy import LocalParallel
 from syncline.strategies.pipeline import Pipeline
 from syncline.strategies.planned.strategy import Planned
 from syncline.strategies.planned.tensor import TensorParallel
@@ -23,6 +24,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         TensorParallel,
         Planned,
         Pipeline,
+        LocalParallel,
     )
 }
 

@@ -22,7 +22,9 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from syncline.cluster.rank import Rank
 from syncline.errors import CheckpointError
 from syncline.strategies.protocol import TrainStep
+from syncline.strategies.state import AUXILIARY
 from syncline.training.files import write_json
+from syncline.training.progress import announce
 
 INFO_FILE = "syncline.json"
 _NAME = re.compile(r"step-(\d+)")
@@ -105,6 +107,9 @@ class Checkpoints:
     def load(self, step: TrainStep, path: Path) -> None:
         """Put a checkpoint into a step, whatever strategy and world size it was saved under."""
         state = step.state_dict()
+        new = drop_missing_auxiliaries(state, path)
+        if new and self._is_first:
+            announce([f"{path.name} has no heads for these blocks: they start anew ({len(new)} tensors)"])
         check_fits(state, path)
         dcp.load(state, storage_reader=dcp.FileSystemReader(path), process_group=self._group)
         step.load_state_dict(state)
@@ -151,6 +156,15 @@ def read_info(path: Path) -> CheckpointInfo:
         return CheckpointInfo(**json.loads((path / INFO_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is not a checkpoint of Syncline: {error}") from None
+
+
+def drop_missing_auxiliaries(state: dict[str, Any], path: Path) -> list[str]:
+    """Leave out of a state to be loaded what is no part of the model and the checkpoint lacks; its names."""
+    saved = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    missing = [name for name in state if name.startswith(AUXILIARY) and name not in saved]
+    for name in missing:
+        del state[name]
+    return missing
 
 
 def check_fits(state: dict[str, Any], path: Path) -> None:

@@ -19,7 +19,7 @@ from syncline.training.checkpoints import CheckpointInfo, Checkpoints, read_info
 from syncline.training.config import TrainConfig
 from syncline.training.loop import Loop, LoopParts
 from syncline.training.measurements import Measurements
-from syncline.training.progress import progress_view
+from syncline.training.progress import announce, progress_view
 from syncline.training.run_folder import CHECKPOINTS_FOLDER
 from syncline.training.schedule import make_optimizer, make_schedule
 from syncline.training.seeding import seed_everything
@@ -90,6 +90,8 @@ def open_loop(run: Run, folder: Path, path: Path | None, stop: StopFlag) -> Iter
     config = run.config
     checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, keep=config.checkpoint.keep, rank=run.rank)
     info = _load(run, checkpoints, path)
+    if run.rank.is_first:
+        announce(run.step.notes)
     done = info.step if info else 0
     sinks = open_sinks(folder, config.tracking, done=done) if run.rank.is_first else []
     title = f"{config.model} {config.strategy} x{run.rank.world_size}"

@@ -45,6 +45,9 @@ def schedule_class(name: str) -> ScheduleClass:
 class PipelineStep:
     """Micro-batches through the stages and back, then one optimizer step on each stage."""
 
+    loss_weight = 1.0
+    lead = 0
+
     def __init__(
         self, job: Job, placed: Placed, layout: Layout, *, schedule: ScheduleClass, microbatches: int
     ) -> None:
@@ -65,6 +68,9 @@ class PipelineStep:
         keep_only(job.model, job.optimizer, [name for name, at in places.items() if layout.place in at])
         self._state = model_state(job.model)
         self._schedule = self._make_schedule(schedule, training, microbatches)
+        self.notes: tuple[str, ...] = (
+            f"pipeline: {self._stage_count} stages, cut after {', '.join(placed.cuts)}",
+        )
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on this replica's rows; their mean loss, on every rank of the pipeline."""

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from syncline.cluster.presets import cluster_from
 from syncline.errors import SynclineError
-from syncline.graph.cutting import CutPoint
+from syncline.graph.cutting import CutPoint, Cutting
 from syncline.planning.stages import balance, candidates, named_points, segment_times
 from syncline.strategies.protocol import Job
 from syncline.strategies.stages.blueprint import Blueprint
@@ -19,6 +19,8 @@ from syncline.strategies.stages.timing import measure_segments
 from syncline.workloads.batch import count_rows
 
 BalanceBy: TypeAlias = Literal["estimated", "measured"]
+ExtraTime: TypeAlias = Callable[[Blueprint, int, CutPoint], float]
+"""Seconds that a stage of so many rows which ends at a point takes besides its ops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,8 @@ def place_cuts(
     rows_shared_by: int,
     cuts: str | None,
     by: BalanceBy,
-    extra_s: Callable[[Blueprint, CutPoint], float] = lambda blueprint, point: 0.0,
+    extra_s: ExtraTime = lambda blueprint, rows, point: 0.0,
+    pick: Callable[[Cutting], Sequence[CutPoint]] | None = None,
 ) -> Placed:
     """Cut a job's model; every rank must call this, for the first one decides.
 
@@ -57,6 +60,7 @@ def place_cuts(
         cuts: The user's own choice.
         by: How balanced.
         extra_s: What a stage that ends at a point takes besides its ops.
+        pick: Chooses the cuts in place of balancing, when the user names none.
 
     Raises:
         StrategyError: It cannot be cut so; says where and why.
@@ -68,7 +72,11 @@ def place_cuts(
     told: list[tuple[str, ...] | SynclineError] = [()]
     if job.rank.is_first:
         try:
-            told[0] = _choose(job, blueprint, stages, rows, cuts, by, extra_s)
+            told[0] = (
+                _names(pick(blueprint.cutting(rows, training=True)))
+                if pick is not None and cuts is None
+                else _choose(job, blueprint, stages, rows, cuts, by, extra_s)
+            )
         except SynclineError as error:
             told[0] = error
     if dist.get_world_size() > 1:
@@ -85,7 +93,7 @@ def _choose(
     rows: int,
     cuts: str | None,
     by: BalanceBy,
-    extra_s: Callable[[Blueprint, CutPoint], float],
+    extra_s: ExtraTime,
 ) -> tuple[str, ...]:
     cutting = blueprint.cutting(rows, training=True)
     if cuts is not None:
@@ -95,7 +103,7 @@ def _choose(
         times = measure_segments(cutting, points, model_state(job.model), job.device)
     else:
         times = segment_times(cutting, points, cluster_from("local").device)
-    found = balance(cutting, stages, times, lambda point: extra_s(blueprint, point))
+    found = balance(cutting, stages, times, lambda point: extra_s(blueprint, rows, point))
     return _names(found.points)
 
 
