@@ -40,17 +40,23 @@ class OpTime:
         return self.forward_s + self.backward_s
 
 
-def op_time(graph: OpGraph, op: Op, device: Device) -> OpTime:
-    """A roofline: the longer of arithmetic and memory traffic, and the launch of a kernel each way."""
+def op_time(graph: OpGraph, op: Op, device: Device, share: float = 1.0) -> OpTime:
+    """A roofline: the longer of arithmetic and memory traffic, and the launch of a kernel each way.
+
+    `share` is the part of the graph's rows that the op runs on; parameters are read whole.
+    """
     if op.is_view:
         return OpTime()
     width = max(graph.tensors[tensor].dtype.itemsize for tensor in op.outputs)
-    rate, moved = device.matmul_flops_per_s(width), op.bytes_read + op.bytes_written
-    forward = max(op.forward_flops / rate, moved / device.memory_bytes_per_s) + LAUNCH_S
+    rate, bandwidth = device.matmul_flops_per_s(width) / share, device.memory_bytes_per_s
+    read = [graph.tensors[tensor] for tensor in dict.fromkeys(op.inputs)]
+    weights = sum(tensor.bytes for tensor in read if tensor.kind is TensorKind.PARAMETER)
+    moved = weights + share * (op.bytes_read + op.bytes_written - weights)
+    forward = max(op.forward_flops / rate, moved / bandwidth) + LAUNCH_S
     if not any(graph.tensors[tensor].requires_grad for tensor in op.outputs):
         return OpTime(forward)
     moved *= BACKWARD_TO_FORWARD_BYTES
-    return OpTime(forward, max(op.backward_flops / rate, moved / device.memory_bytes_per_s) + LAUNCH_S)
+    return OpTime(forward, max(op.backward_flops / rate, moved / bandwidth) + LAUNCH_S)
 
 
 def candidates(cutting: Cutting) -> tuple[CutPoint, ...]:

@@ -106,13 +106,9 @@ class Checkpoints:
 
     def load(self, step: TrainStep, path: Path) -> None:
         """Put a checkpoint into a step, whatever strategy and world size it was saved under."""
-        state = step.state_dict()
-        new = drop_missing_auxiliaries(state, path)
+        new = load_step(step, path, self._group)
         if new and self._is_first:
             announce([f"{path.name} has no heads for these blocks: they start anew ({len(new)} tensors)"])
-        check_fits(state, path)
-        dcp.load(state, storage_reader=dcp.FileSystemReader(path), process_group=self._group)
-        step.load_state_dict(state)
 
     def _finish(self, done: Future[Any], partial: Path, info: CheckpointInfo) -> None:
         try:
@@ -156,6 +152,16 @@ def read_info(path: Path) -> CheckpointInfo:
         return CheckpointInfo(**json.loads((path / INFO_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is not a checkpoint of Syncline: {error}") from None
+
+
+def load_step(step: TrainStep, path: Path, group: dist.ProcessGroup | None = None) -> list[str]:
+    """Put a checkpoint into a step; the names of what is no part of the model and starts anew."""
+    state = step.state_dict()
+    new = drop_missing_auxiliaries(state, path)
+    check_fits(state, path)
+    dcp.load(state, storage_reader=dcp.FileSystemReader(path), process_group=group)
+    step.load_state_dict(state)
+    return new
 
 
 def drop_missing_auxiliaries(state: dict[str, Any], path: Path) -> list[str]:

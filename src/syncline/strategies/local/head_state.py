@@ -18,14 +18,22 @@ from syncline.strategies.state import AUXILIARY, GROUPS_KEY, collect_state
 
 _STEP = f"{AUXILIARY}step"
 _READOUT = f"{AUXILIARY}readout."
+CUTS_KEY = f"{AUXILIARY}cuts"
+"""Where the blocks end, joined by +: what a checkpoint needs besides to show its heads."""
 
 
 class HeadState:
     """What a rank's heads are trained with, and saved as."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, blocks: Sequence[Block]) -> None:
-        """The heads' optimizer is of the same kind as the model's, and follows its learning rate."""
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, blocks: Sequence[Block], cuts: Sequence[str]
+    ) -> None:
+        """The heads' optimizer is of the same kind as the model's, and follows its learning rate.
+
+        `blocks` are this rank's, `cuts` those of the whole model.
+        """
         self._leader = optimizer
+        self._cuts = "+".join(cuts)
         self._heads = nn.ModuleDict(
             {block.name.replace(".", "_"): block.head for block in blocks if block.head is not None}
         )
@@ -45,7 +53,7 @@ class HeadState:
     def collect(self, snapshots: Mapping[str, Tensor], done: int) -> dict[str, Any]:
         """The heads, copies of shared weights, and how many steps were made."""
         state = {f"{_READOUT}{name}": tensor for name, tensor in snapshots.items()}
-        return {**self._own(), **state, _STEP: torch.tensor(done)}
+        return {**self._own(), **state, _STEP: torch.tensor(done), CUTS_KEY: self._cuts}
 
     def apply(self, state: Mapping[str, Any], snapshots: Mapping[str, Tensor]) -> int | None:
         """Take over what the state has of this; the steps made, None when the state has none of it."""

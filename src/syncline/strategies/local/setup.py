@@ -71,6 +71,7 @@ def make_step(job: Job, plans: BlockPlans, layout: Layout, settings: Settings, r
             transport=_transport(job, layout, groups[:3], here, settings),
             forwarding=builder.forwarding(groups[3], settings.queue),
             refresh=builder.refresh(groups[4], settings.refresh),
+            cuts=tuple(plan.cut for plan in plans.blocks[:-1]),
             rows=rows,
             seed=seed,
             is_random=_is_random(graph),

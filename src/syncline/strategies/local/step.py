@@ -37,6 +37,8 @@ class StepParts:
     transport: Transport
     forwarding: Forwarding
     refresh: Refresh
+    cuts: tuple[str, ...]
+    """Of the whole model."""
     rows: int
     """Of one micro-batch."""
     seed: int
@@ -62,7 +64,7 @@ class LocalStep:
         self._options = job.options
         self._device = job.device
         self._done = 0
-        self._heads = HeadState(job.optimizer, parts.blocks)
+        self._heads = HeadState(job.optimizer, parts.blocks, parts.cuts)
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on this replica's rows; the mean loss of this rank's last block, detached."""

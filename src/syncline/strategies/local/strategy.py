@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -128,6 +129,9 @@ class LocalParallel:
         return Heads(training, evaluation, kind=self.head, cap=self.head_cap)
 
     def _head_seconds(self, blueprint: Blueprint, rows: int, point: CutPoint) -> float:
-        """What the head of a block that ends at a point takes, in its cheapest form."""
-        flops = self._heads(blueprint, rows).head_flops(point)
+        """What the head of a block that ends at a point takes at least; infinite where it does not fit."""
+        try:
+            flops = self._heads(blueprint, rows).head_flops(point)
+        except StrategyError:
+            return math.inf
         return TRAINED_TO_FORWARD * flops / cluster_from("local").device.flops_per_s
