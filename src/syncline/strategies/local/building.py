@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from syncline.graph.cutting import CutPoint, Cutting
-from syncline.graph.opgraph import OpGraph
 from syncline.strategies.local.block import Block, BlockPrograms
 from syncline.strategies.local.choosing import HeadPlan, Heads
 from syncline.strategies.local.heads import Head
@@ -41,13 +40,13 @@ class BlockPlans:
         self.blocks = [self._plan(index) for index in range(len(cuts) + 1)]
 
     @property
-    def training_graph(self) -> OpGraph:
-        """The graph of a training step."""
-        return self._cuttings[0].graph
+    def training(self) -> Cutting:
+        """The graph of a training step, and where it can be cut."""
+        return self._cuttings[0]
 
     def costs(self) -> list[float]:
         """FLOPs of each block with its head, forward."""
-        ops = self.training_graph.ops
+        ops = self.training.graph.ops
         return [
             sum(ops[op].forward_flops for op in self._cuttings[0].part(*self._ends(plan.index)).ops)
             + (0 if plan.head is None else plan.head.forward_flops)

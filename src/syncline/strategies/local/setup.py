@@ -51,7 +51,7 @@ def layer_points(cutting: Cutting, model: nn.Module) -> list[CutPoint]:
 
 def make_step(job: Job, plans: BlockPlans, layout: Layout, settings: Settings, rows: int) -> LocalStep:
     """One rank's step; every rank must call this."""
-    graph = plans.training_graph
+    graph = plans.training.graph
     places = group(plans.costs(), layout.depth)
     owned_by = owners(plans.blocks, job.model)
     sharing = plan_sharing(plans.blocks, owned_by, places)
@@ -66,6 +66,7 @@ def make_step(job: Job, plans: BlockPlans, layout: Layout, settings: Settings, r
         job,
         StepParts(
             blocks=blocks,
+            plans=plans,
             rule=settings.rule,
             layout=layout,
             transport=_transport(job, layout, groups[:3], here, settings),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from syncline.errors import StrategyError
 from syncline.strategies.local.block import Block, Rule
+from syncline.strategies.local.building import BlockPlans
 from syncline.strategies.local.head_state import HeadState
 from syncline.strategies.local.queues import Marker
 from syncline.strategies.local.refresh import Refresh
@@ -32,6 +33,7 @@ class StepParts:
     """What one rank's step works with."""
 
     blocks: Sequence[Block]
+    plans: BlockPlans
     rule: Rule
     layout: Layout
     transport: Transport
@@ -59,6 +61,7 @@ class LocalStep:
         self.lead = parts.lead
         self.loss_weight = 1.0 if parts.layout.is_last else 0.0
         self.blocks = parts.blocks
+        self.plans = parts.plans
         self.transport = parts.transport
         self._parts = parts
         self._options = job.options

@@ -158,9 +158,12 @@ class PipelineStep:
     def _make_schedule(
         self, schedule: ScheduleClass, programs: Sequence[StageProgram], microbatches: int
     ) -> Any:
+        indices = range(self._layout.place, self._stage_count, self._layout.depth)
+        recompute = self._options.activation_checkpointing
+        self.stages = [Stage(programs[index], self._state, recompute=recompute) for index in indices]
         stages = [
-            self._pipeline_stage(index, programs[index])
-            for index in range(self._layout.place, self._stage_count, self._layout.depth)
+            self._pipeline_stage(index, stage, programs[index])
+            for index, stage in zip(indices, self.stages, strict=True)
         ]
         given: Any = stages[0] if issubclass(schedule, PipelineScheduleSingle) else stages
         return schedule(
@@ -172,8 +175,7 @@ class PipelineStep:
             scale_grads=False,
         )
 
-    def _pipeline_stage(self, index: int, program: StageProgram) -> PipelineStage:
-        stage = Stage(program, self._state, recompute=self._options.activation_checkpointing)
+    def _pipeline_stage(self, index: int, stage: Stage, program: StageProgram) -> PipelineStage:
         return PipelineStage(
             stage,
             index,
