@@ -146,7 +146,7 @@ def _prepare(order: dict[str, Any], strategy: str, accumulate: int, device: torc
         rank=current_rank(),
         device=device,
         options=StepOptions(accumulate=accumulate),
-        example_batch=workload_batch(workload, order["batch"]),
+        example=workload_batch(workload, order["batch"] // accumulate),
     )
     if workload.data is None:
         raise TypeError("the benchmark needs a model with built-in data")

@@ -133,7 +133,7 @@ def _make_step(cell: Cell, workload: LoadedWorkload) -> LocalStep:
         compute_loss=workload.compute_loss,
         rank=Rank(),
         device=torch.device("cpu"),
-        example_batch=workload_batch(workload, cell.batch),
+        example=workload_batch(workload, cell.batch),
     )
     step = parse_strategy(f"local:stages=1,{cell.options}").setup(job)
     if not isinstance(step, LocalStep):

@@ -38,7 +38,7 @@ def build(course: Course) -> tuple[Any, Any]:
         rank=Rank(),
         device=torch.device("cpu"),
         options=course.options,
-        example_batch=workload_batch(workload, BATCH),
+        example=workload_batch(workload, BATCH),
     )
     return parse_strategy(course.strategy).setup(job), open_batches(workload, BATCH, 3)
 

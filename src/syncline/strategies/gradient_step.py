@@ -7,13 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from syncline.errors import StrategyError
 from syncline.strategies.blocks import recompute_blocks
-from syncline.strategies.protocol import Job
+from syncline.strategies.protocol import Job, Together
 from syncline.strategies.state import apply_state, collect_state
 from syncline.workloads.batch import split_rows, to_device
 from syncline.workloads.workload import Batch
@@ -27,13 +26,8 @@ def no_gradient_sync(_last: bool) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class GradientStep:
+class GradientStep(Together):
     """Forward, backward, clipping and optimizer step, with gradients accumulated over micro-batches."""
-
-    buffer_group: dist.ProcessGroup | None = None
-    loss_weight = 1.0
-    lead = 0
-    notes: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -95,6 +95,15 @@ class TrainStep(Protocol):
         ...
 
 
+class Together:
+    """What steps have in common in which every rank has a loss of the model and waits for the others."""
+
+    buffer_group: dist.ProcessGroup | None = None
+    loss_weight: float = 1.0
+    lead: int = 0
+    notes: tuple[str, ...] = ()
+
+
 class Strategy(Protocol):
     """One way to train. A strategy is a frozen dataclass whose fields are its options."""
 

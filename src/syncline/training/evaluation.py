@@ -117,7 +117,7 @@ def _make_step(
             rank=Rank(),
             device=device,
             options=dataclasses.replace(config.step_options, accumulate=1, activation_checkpointing=False),
-            example_batch=workload_batch(workload, config.batch),
+            example=workload_batch(workload, config.batch),
         )
     )
 

@@ -162,7 +162,9 @@ class Loop:
         return every > 0 and self.done % every == 0
 
     def _not_finite(self, what: str) -> str:
-        self._parts.checkpoints.wait()
+        if not self._parts.step.lead:
+            # Ranks that are apart might wait for each other for ever.
+            self._parts.checkpoints.wait()
         last = latest_checkpoint(self._parts.checkpoints.folder)
         kept = f"The last good checkpoint is {last}." if last else "No checkpoint was saved before."
         return (

@@ -87,20 +87,23 @@ class LocalStep:
 
     def evaluate(self, batch: Batch) -> Tensor:
         """The mean loss of this rank's last block on its rows, without training."""
-        losses = [
-            self.blocks[-1].loss(outs[-1], tensors, training=False) for _, outs, tensors in self._pass(batch)
-        ]
-        return torch.stack(losses).mean().detach()
+        passed = self._pass(batch)
+        with torch.no_grad(), self._autocast():
+            last = self.blocks[-1]
+            losses = [last.loss(outs[-1], tensors, training=False) for _, outs, tensors in passed]
+            return torch.stack(losses).mean()
 
     def predict(self, batch: Batch) -> list[Tensor]:
         """The logits of each of this rank's blocks on its rows."""
-        pieces = [
-            [
-                block.logits(entry, out, tensors)
-                for block, entry, out in zip(self.blocks, entries, outs, strict=True)
+        passed = self._pass(batch)
+        with torch.no_grad(), self._autocast():
+            pieces = [
+                [
+                    block.logits(entry, out, tensors)
+                    for block, entry, out in zip(self.blocks, entries, outs, strict=True)
+                ]
+                for entries, outs, tensors in passed
             ]
-            for entries, outs, tensors in self._pass(batch)
-        ]
         return [torch.cat(of_block) for of_block in zip(*pieces, strict=True)]
 
     def rows(self, global_batch: int) -> slice:

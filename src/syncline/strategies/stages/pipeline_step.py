@@ -18,7 +18,7 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
-from syncline.strategies.protocol import Job
+from syncline.strategies.protocol import Job, Together
 from syncline.strategies.stages.averaging import average_over_replicas, clip, sum_shared
 from syncline.strategies.stages.holding import Stage, holders, keep_only, model_state
 from syncline.strategies.stages.layout import Layout, SharedParameters
@@ -42,25 +42,22 @@ def schedule_class(name: str) -> ScheduleClass:
     return _SCHEDULES[name]
 
 
-class PipelineStep:
+class PipelineStep(Together):
     """Micro-batches through the stages and back, then one optimizer step on each stage."""
-
-    loss_weight = 1.0
-    lead = 0
 
     def __init__(
         self, job: Job, placed: Placed, layout: Layout, *, schedule: ScheduleClass, microbatches: int
     ) -> None:
         self.model = job.model
         self.optimizer = job.optimizer
-        self.buffer_group: dist.ProcessGroup | None = layout.peers
+        self.buffer_group = layout.peers
         self._options = job.options
         self._device = job.device
         self._layout = layout
         self._placed = placed
         self._microbatches = microbatches
         training = placed.blueprint.programs(placed.cuts, placed.rows, training=True)
-        evaluating = self._evaluation_programs(placed.global_batch // layout.replicas)
+        evaluating = self._evaluation_programs(placed.rows)
         self._stage_count = len(training)
         held = holders(job.model, list(zip(training, evaluating, strict=True)))
         places = {name: [stage % layout.depth for stage in stages] for name, stages in held.items()}
@@ -68,9 +65,7 @@ class PipelineStep:
         keep_only(job.model, job.optimizer, [name for name, at in places.items() if layout.place in at])
         self._state = model_state(job.model)
         self._schedule = self._make_schedule(schedule, training, microbatches)
-        self.notes: tuple[str, ...] = (
-            f"pipeline: {self._stage_count} stages, cut after {', '.join(placed.cuts)}",
-        )
+        self.notes = (f"pipeline: {self._stage_count} stages, cut after {', '.join(placed.cuts)}",)
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on this replica's rows; their mean loss, on every rank of the pipeline."""
@@ -90,21 +85,10 @@ class PipelineStep:
     def evaluate(self, batch: Batch) -> Tensor:
         """The mean loss on this replica's rows, on every rank of the pipeline, without training."""
         self.model.eval()
-        programs = self._evaluation_programs(count_rows(batch))
-        tensors = list_tensors(to_device(batch, self._device))
-        loss = torch.zeros((), device=self._device)
-        activation: Tensor | None = None
+        count, rest = divmod(count_rows(batch), self._placed.rows)
+        pieces = split_rows(to_device(batch, self._device), 1 if rest else count)
         with torch.no_grad(), self._autocast():
-            for stage in range(self._stage_count):
-                if stage % self._layout.depth != self._layout.place:
-                    continue
-                if stage:
-                    activation = self._receive(programs[stage])
-                activation = programs[stage](self._state, tensors, activation)
-                if stage + 1 == self._stage_count:
-                    loss = activation.detach()
-                else:
-                    dist.send(activation, dst=self._neighbour(1), group=self._layout.pipeline)
+            loss = torch.stack([self._relay(list_tensors(piece)) for piece in pieces]).mean()
         dist.broadcast(loss, src=self._layout.rank_at(self._last_place), group=self._layout.pipeline)
         return loss
 
@@ -119,6 +103,18 @@ class PipelineStep:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state, perhaps from another strategy."""
         apply_state(self.model, self.optimizer, state)
+
+    def _relay(self, batch: Sequence[Tensor]) -> Tensor:
+        """The loss of one micro-batch that goes from stage to stage; 0 on ranks without the last stage."""
+        programs = self._evaluation_programs(batch[0].shape[0])
+        activation = torch.zeros((), device=self._device)
+        for stage in range(self._layout.place, self._stage_count, self._layout.depth):
+            entry = self._receive(programs[stage]) if stage else None
+            activation = programs[stage](self._state, batch, entry)
+            if stage + 1 < self._stage_count:
+                dist.send(activation, dst=self._neighbour(1), group=self._layout.pipeline)
+        has_loss = self._layout.place == self._last_place
+        return activation if has_loss else torch.zeros((), device=self._device)
 
     @property
     def _last_place(self) -> int:
