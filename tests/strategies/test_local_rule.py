@@ -17,7 +17,7 @@ from syncline.workloads.batch import list_tensors
 from syncline.workloads.example import workload_batch
 from syncline.workloads.load import load_workload
 
-RESNET = "resnet18:size=tiny,norm=group"
+RESNET = "resnet110:size=tiny,depth=8,norm=group"
 
 
 @pytest.fixture(autouse=True)
@@ -154,10 +154,10 @@ def test_tied_weights_belong_to_the_first_block():
 @pytest.mark.parametrize(
     ("options", "model", "kind", "why"),
     [
-        ("", "gpt2-tiny", "mirror", "language model"),
-        ("", "gpt2-tiny:vocab=20000,seq=16,positions=16", "readout", "vocabulary projection"),
-        ("", "resnet18:size=tiny", "conv", "the fewest layers"),
-        ("head-cap=3", "resnet18:size=tiny", "mirror", "images"),
+        ("", "gpt2-tiny:layers=2,seq=16", "mirror", "language model"),
+        ("", "gpt2-tiny:layers=2,vocab=20000,seq=16", "readout", "vocabulary projection"),
+        ("", RESNET, "conv", "the fewest layers"),
+        ("head-cap=9", RESNET, "mirror", "images"),
         ("head=linear", MLP, "linear", "as asked"),
     ],
 )
@@ -172,7 +172,7 @@ def test_the_head_is_chosen_by_kind_of_model_and_says_why(options, model, kind, 
 def test_a_mirrored_head_stays_under_its_cap():
     shares = []
     for cap in (0.0, 0.4, 2.0):
-        step, _ = build(Course(f"local:chunks=2,head=mirror,head-cap={cap}", "gpt2-tiny"))
+        step, _ = build(Course(f"local:chunks=2,head=mirror,head-cap={cap}", "gpt2-tiny:layers=6,seq=16"))
         shares.append(float(step.notes[1].rpartition(" ")[2].rstrip("%")) / 100)
     cheapest, middle, largest = shares
     assert cheapest < middle <= 0.4
