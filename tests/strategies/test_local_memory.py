@@ -8,6 +8,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from strategies.test_conformance import BATCH, Course, prepare
 from syncline.strategies.protocol import StepOptions
+from syncline.workloads.batch import list_tensors
 
 MODEL = "mlp:size=tiny,layers=8,width=64,features=64"
 
@@ -24,16 +25,16 @@ class Kept:
 
 
 class SavedBytes:
-    """Counts the memory of saved tensors, each once, without parameters."""
+    """Counts the memory of saved tensors, each once, without parameters and batches."""
 
     def __init__(self, model):
-        self._weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        self._others = {p.untyped_storage().data_ptr() for p in model.parameters()}
         self._users = Counter()
         self._now = self.peak = 0
 
     def add(self, tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() in self._weights:
+        if storage.data_ptr() in self._others:
             return
         self._users[storage.data_ptr()] += 1
         if self._users[storage.data_ptr()] == 1:
@@ -42,14 +43,15 @@ class SavedBytes:
 
     def drop(self, tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() in self._weights:
+        if storage.data_ptr() in self._others:
             return
         self._users[storage.data_ptr()] -= 1
         if not self._users[storage.data_ptr()]:
             self._now -= storage.nbytes()
 
     @contextmanager
-    def counting(self):
+    def counting(self, batch):
+        self._others |= {tensor.untyped_storage().data_ptr() for tensor in list_tensors(batch)}
         with saved_tensors_hooks(lambda tensor: Kept(tensor, self), lambda kept: kept.tensor):
             yield
 
@@ -57,9 +59,9 @@ class SavedBytes:
 def peak_of(course):
     step, batches = prepare(course)
     counter = SavedBytes(step.model)
-    for number in range(2):
-        batch = batches.rows(number, step.rows(BATCH))
-        with counter.counting():
+    held = [batches.rows(number, step.rows(BATCH)) for number in range(2)]
+    for batch in held:
+        with counter.counting(batch):
             step(batch)
     return counter.peak
 
