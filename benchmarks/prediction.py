@@ -5,7 +5,7 @@
 For each setting (model, batch, cluster) the ops, links and wrappers are measured as `syncline plan --measure`
 does, every strategy is predicted, and then trained through the library's own launcher. Reported are the error
 of each cell, the medians, and for each setting the rank correlation of predicted and measured step times over
-the strategies. With --only, cells of other settings are kept as they are in the file.
+the strategies. Cells of other settings are kept as they are in the file.
 """
 
 from __future__ import annotations
@@ -100,16 +100,15 @@ def main() -> None:
     arguments = _parse()
     names = arguments.only
     wanted = [one for one in SETTINGS if not names or any(_label(one).startswith(name) for name in names)]
-    kept = [one for one in _read(arguments.output) if names and _setting(one) not in wanted]
-    cells: list[Cell] = []
     with tempfile.TemporaryDirectory() as folder:
         for setting in wanted:
             found = measure_setting(setting, Path(folder), arguments.seconds)
             for cell in found:
                 print(_line(cell), flush=True)
-            cells += found
-    cells = sorted([*kept, *cells], key=lambda cell: SETTINGS.index(_setting(cell)))
-    write_record(arguments.output, report(cells))
+            # Setting by setting, so that a run that is stopped leaves what it has found.
+            others = [cell for cell in _read(arguments.output) if _setting(cell) != setting]
+            cells = sorted([*others, *found], key=lambda cell: SETTINGS.index(_setting(cell)))
+            write_record(arguments.output, report(cells))
 
 
 def measure_setting(setting: Setting, folder: Path, seconds: float) -> list[Cell]:

@@ -13,7 +13,7 @@ from torch import nn
 import syncline
 
 BATCH = 64
-"""Of all ranks together."""
+"""Rows of a global batch, over all ranks."""
 
 
 def main(strategy: str) -> None:
@@ -22,18 +22,17 @@ def main(strategy: str) -> None:
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
-    # Strategies that split the model rather than the batch must know what a global batch looks like.
     example = torch.zeros(BATCH, 16), torch.zeros(BATCH, dtype=torch.long)
     step = syncline.parallelize(
         model, optimizer, nn.CrossEntropyLoss(), strategy=strategy, example_batch=example
     )
-    rows = step.rows(BATCH)
 
     torch.manual_seed(1)
     for number in range(200):
-        inputs = torch.randn(BATCH, 16)[rows]
+        inputs = torch.randn(BATCH, 16)
         targets = (inputs[:, :8].sum(1) > inputs[:, 8:].sum(1)).long()
-        loss = step((inputs, targets))
+        rows = step.rows(BATCH)
+        loss = step((inputs[rows], targets[rows]))
         if number % 50 == 0 and torch.distributed.get_rank() == 0:
             print(f"step {number:3d}  loss {loss.item():.3f}")
 

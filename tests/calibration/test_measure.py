@@ -13,7 +13,7 @@ from syncline.calibration.site import find_site
 from syncline.planning.measuring import calls_to_time
 from syncline.planning.planner import Request, make_plan, search_tables
 
-MODELS = ("gpt2-tiny:layers=1,width=16,heads=2,vocab=32,seq=8", "rnnlm:layers=1,width=8,vocab=32,seq=4")
+MODELS = ("gpt2-tiny:layers=1,width=16,heads=2,vocab=256,seq=8", "rnnlm:layers=1,width=8,vocab=256,seq=4")
 CNN = "resnet18:image=32,width=4"
 
 

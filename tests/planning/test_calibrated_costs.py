@@ -15,6 +15,7 @@ from syncline.planning.calibration import Calibration, MachineFigures, OpSeconds
 from syncline.planning.measuring import calibration, calls_to_time
 from syncline.planning.op_calls import op_call
 from syncline.planning.parameter_costs import BUCKET_BYTES
+from syncline.planning.plan_file import format_plan
 from syncline.planning.planner import Planned, Request, make_plan, search_tables
 from syncline.planning.repricing import Repricer
 from syncline.planning.sent_bytes import sent_bytes
@@ -93,6 +94,7 @@ def test_timings_take_the_place_of_estimates_and_the_plan_says_so():
     assert slow.plan.prediction.times.compute_s == pytest.approx(3.0 * timed, rel=0.01)
     assert slow.plan.timed_share == pytest.approx(1.0)
     assert planned(None).plan.timed_share == 0.0
+    assert '"timed_share": 1.0' in format_plan(slow.plan)
 
 
 def test_a_sharding_that_is_timed_to_be_fast_is_chosen():

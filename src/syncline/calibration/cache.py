@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class Timings:
     ops: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
     """By optimizer."""
+    rows: dict[str, Any] = field(default_factory=dict)
+    """Of ops one after the other, by a digest of their keys."""
 
 
 def read_timings(folder: Path, circumstances: Circumstances) -> Timings:
@@ -56,7 +58,7 @@ def read_timings(folder: Path, circumstances: Circumstances) -> Timings:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["schema"] != SCHEMA or content["circumstances"] != asdict(circumstances):
             raise ValueError("it is of another version or machine")
-        return Timings(ops=dict(content["ops"]), machine=dict(content["machine"]))
+        return Timings(**{one.name: dict(content[one.name]) for one in fields(Timings)})
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"measure: {path} cannot be used, so everything is timed again: {error}", file=sys.stderr)
         return Timings()

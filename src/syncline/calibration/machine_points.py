@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from syncline.calibration.op_points import view_point
 from syncline.cluster.memory import MemoryMeter
 from syncline.cluster.timing import Announce, Pace, Point, time_points
+from syncline.graph.capture import capture
 from syncline.planning.calibration import OpSeconds
 
 _MANY = 50
@@ -100,6 +101,14 @@ def time_overlap(timer: Timer) -> float:
         Point(label="overlap", build=lambda: _both(count, timer.device)),
     )
     return float(min(1.0, max(0.0, (reduce_s + compute_s - both_s) / min(reduce_s, compute_s))))
+
+
+def find_capture_bytes(device: torch.device) -> float:
+    """What capturing a model takes and keeps, as runs count it."""
+    meter = MemoryMeter(device)
+    meter.reset_peak()
+    capture(torch.nn.Linear(8, 8, device="meta"), (torch.empty(4, 8, device="meta"),))
+    return float(meter.peak_bytes() or 0) if device.type == "cpu" else 0.0
 
 
 def find_process_bytes(device: torch.device) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shutil
 import tempfile
@@ -23,10 +24,15 @@ from syncline.graph.opgraph import OpGraph
 from syncline.launch.emulated import launch_emulated
 from syncline.launch.local import launch_local
 from syncline.launch.variables import cache_folder, threads_per_rank
+from syncline.planning.baselines import data_parallel
 from syncline.planning.calibration import Calibration, MachineFigures, OpSeconds
-from syncline.planning.measuring import calibration, calls_to_time
+from syncline.planning.measuring import calibration, calls_in_a_row, calls_to_time
+from syncline.planning.op_calls import OpCall
 from syncline.planning.planner import Request, search_tables
+from syncline.planning.tables import Tables
 
+_ROW_BYTES = 2 << 30
+"""Of the inputs of ops that are timed one after the other."""
 _OPTIMIZER_BYTES = 256 << 20
 """Parameters beyond this do not change what a byte costs the optimizer."""
 
@@ -59,36 +65,62 @@ def measure(
     folder = folder or cache_folder()
     circumstances = _circumstances(site)
     known = Timings() if quick else read_timings(folder, circumstances)
-    wanted = calls_to_time(search_tables(graph, site.cluster, request))
-    missing = tuple(call for call in wanted if call.key not in known.ops)
-    optimizer = f"state {request.state_factor:g}"
-    if missing or optimizer not in known.machine:
+    tables = search_tables(graph, site.cluster, request)
+    wanted = calls_to_time(tables)
+    row = tuple(calls_in_a_row(tables, data_parallel(graph, tables.axes), _ROW_BYTES))
+    missing = {call.key: call for call in (*wanted, *row) if call.key not in known.ops}
+    names = _Names(optimizer=f"state {request.state_factor:g}", row=_digest(row))
+    if missing or names.optimizer not in known.machine or names.row not in known.rows:
         order = Order(
-            calls=missing,
-            machine=optimizer not in known.machine,
+            calls=tuple(missing.values()),
+            machine=names.optimizer not in known.machine,
+            row=row,
             parameter_shapes=_parameter_shapes(graph),
             state_factor=request.state_factor,
             quick=quick,
         )
         results = _run(order, site)
         known.ops |= results["ops"]
+        known.rows[names.row] = _ratio(results["row"], known.ops, row)
         if order.machine:
-            known.machine[optimizer] = {"figures": results["machine"], "probe": results["probe"]}
+            known.machine[names.optimizer] = {"figures": results["machine"], "probe": results["probe"]}
         if not quick:
             write_timings(folder, circumstances, known)
-    return _measured(graph, site, request, known, known.machine[optimizer], len(missing))
+    return _measured(tables, site, request, known, names, len(missing))
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What the figures of a request are kept under."""
+
+    optimizer: str
+    row: str
+
+
+def _digest(row: Sequence[OpCall]) -> str:
+    return hashlib.sha256("\n".join(call.key for call in row).encode()).hexdigest()[:24]
+
+
+def _ratio(together: dict[str, float], alone: dict[str, Any], row: Sequence[OpCall]) -> dict[str, float]:
+    """How many times as long ops take in a row as the sum of what they take alone; never less than that."""
+    sums = {
+        name: sum(alone[call.key].get(name, 0.0) for call in row if call.key in alone) for name in together
+    }
+    return {name: max(1.0, together[name] / sums[name]) if sums[name] else 1.0 for name in together}
 
 
 def _measured(
-    graph: OpGraph, site: Site, request: Request, known: Timings, machine: dict[str, Any], timed: int
+    tables: Tables, site: Site, request: Request, known: Timings, names: _Names, timed: int
 ) -> Measured:
+    machine = known.machine[names.optimizer]
     cluster = site.with_figures(cattrs.structure(machine["probe"], ProbeReport).cluster)
     return Measured(
         cluster=cluster,
         calibration=calibration(
-            search_tables(graph, cluster, request),
+            search_tables(tables.graph, cluster, request),
             {key: OpSeconds(**seconds) for key, seconds in known.ops.items()},
             cattrs.structure(machine["figures"], MachineFigures),
+            OpSeconds(**known.rows[names.row]),
         ),
         timed=timed,
     )

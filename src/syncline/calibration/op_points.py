@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -15,6 +16,15 @@ from syncline.planning.op_calls import CallInput, OpCall
 _CACHE_BYTES = 64 << 20
 """More than the caches of a CPU hold: in training, what an op takes was last used long ago."""
 _MOST_SETS = 12
+
+
+def can_run(call: OpCall, device: torch.device) -> bool:
+    """Whether an op runs on a shard by itself: some need what other shards have to be of the right shape."""
+    try:
+        run_local(call.local, _make_all(call, device))
+    except RuntimeError:
+        return False
+    return True
 
 
 def forward_point(call: OpCall, device: torch.device, *, sustained: bool) -> Point:
@@ -51,6 +61,31 @@ def _backward(call: OpCall, device: torch.device) -> Callable[[], object]:
     inputs = _make_all(call, device)
     outputs = [one for one in run_local(call.local, inputs) if one.requires_grad]
     return _gradients(outputs, [one for one in inputs if one.requires_grad])
+
+
+class Row:
+    """Ops one after the other, as in a step: all forward, keeping what backward needs, then all backward."""
+
+    def __init__(self, calls: Sequence[OpCall], device: torch.device) -> None:
+        self._calls = [(call, _make_all(call, device)) for call in calls]
+
+    def run(self) -> tuple[float, float]:
+        """Seconds of forward and of backward."""
+        began = time.perf_counter()
+        passes = [self._forward(call, inputs) for call, inputs in self._calls]
+        between = time.perf_counter()
+        while passes:
+            passes.pop()()
+        return between - began, time.perf_counter() - between
+
+    def _forward(self, call: OpCall, inputs: Sequence[torch.Tensor]) -> Callable[[], object]:
+        outputs = [one for one in run_local(call.local, inputs) if one.requires_grad]
+        wanted = [one for one in inputs if one.requires_grad]
+        if not outputs:
+            return lambda: None
+        return lambda: torch.autograd.grad(
+            outputs, wanted, [torch.ones_like(one) for one in outputs], allow_unused=True
+        )
 
 
 def view_point(device: torch.device, *, views: int, backward: bool) -> Point:

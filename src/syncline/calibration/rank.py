@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,13 @@ import torch
 from syncline.calibration.machine_points import (
     Dispatch,
     Timer,
+    find_capture_bytes,
     find_process_bytes,
     time_dispatch,
     time_optimizer,
     time_overlap,
 )
-from syncline.calibration.op_points import backward_point, forward_point
+from syncline.calibration.op_points import Row, backward_point, can_run, forward_point
 from syncline.calibration.progress import show_progress
 from syncline.calibration.wrapper_points import time_wrappers
 from syncline.cluster.device import rank_device
@@ -28,11 +30,12 @@ from syncline.cluster.machine import core_count
 from syncline.cluster.probe import ProbeSettings, probe_cluster
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import Rank, current_rank
-from syncline.cluster.timing import Pace, Point
+from syncline.cluster.timing import Pace, Point, slowest
 from syncline.planning.calibration import MachineFigures
 from syncline.planning.op_calls import OpCall
 
 ENTRY = f"{__name__}:run"
+ROW_ROUNDS = 5
 PACE = Pace(rounds=2, budget_s=0.08, min_repeats=3, max_repeats=50, long_s=1.0)
 
 
@@ -43,6 +46,8 @@ class Order:
     calls: tuple[OpCall, ...]
     machine: bool
     """Whether devices, links and the machine's other figures are wanted."""
+    row: tuple[OpCall, ...]
+    """Ops of a step in its order."""
     parameter_shapes: tuple[tuple[int, ...], ...]
     """Of what the optimizer updates."""
     state_factor: float
@@ -81,7 +86,11 @@ def _measure(order: Order, rank: Rank, timer: Timer) -> dict[str, Any]:
     process_bytes = find_process_bytes(timer.device) if order.machine else 0.0
     dispatch = time_dispatch(timer)
     crowded = _crowded(rank, timer.device)
-    results: dict[str, Any] = {"ops": time_calls(order.calls, timer, dispatch, crowded=crowded)}
+    capture_bytes = find_capture_bytes(timer.device) if order.machine else 0.0
+    results: dict[str, Any] = {
+        "ops": time_calls(order.calls, timer, dispatch, crowded=crowded),
+        "row": time_row(order.row, timer, dispatch),
+    }
     if not order.machine:
         return results
     settings = ProbeSettings.quick() if order.quick else ProbeSettings.thorough(timer.device.type)
@@ -94,6 +103,7 @@ def _measure(order: Order, rank: Rank, timer: Timer) -> dict[str, Any]:
         optimizer_s_per_byte=s_per_byte,
         gathers_beside_compute=timer.device.type != "cpu",
         process_bytes=process_bytes,
+        capture_bytes=capture_bytes,
         wrappers=time_wrappers(timer, rank.world_size),
     )
     return results | {"machine": cattrs.unstructure(figures), "probe": report.as_dict()}
@@ -102,9 +112,11 @@ def _measure(order: Order, rank: Rank, timer: Timer) -> dict[str, Any]:
 def time_calls(
     calls: Sequence[OpCall], timer: Timer, dispatch: Dispatch, *, crowded: bool
 ) -> dict[str, dict[str, float]]:
-    """Seconds of each call by its key, forward and backward."""
+    """Seconds of each call by its key, forward and backward; an op that cannot run by itself has none."""
     points: list[tuple[OpCall, str, Point]] = []
     for call in calls:
+        if not can_run(call, timer.device):
+            continue
         points.append((call, "forward_s", forward_point(call, timer.device, sustained=crowded)))
         if call.has_backward:
             points.append((call, "backward_s", backward_point(call, timer.device, sustained=crowded)))
@@ -117,6 +129,18 @@ def time_calls(
         )
         found.setdefault(call.key, {})[name] = alone_s
     return found
+
+
+def time_row(calls: Sequence[OpCall], timer: Timer, dispatch: Dispatch) -> dict[str, float]:
+    """Seconds of ops one after the other, all forward and all backward: the median of some rounds."""
+    row = Row([call for call in calls if can_run(call, timer.device)], timer.device)
+    row.run()
+    rounds = [row.run() for _ in range(ROW_ROUNDS)]
+    starts_s = dispatch.start_backward_s * sum(call.has_backward for call in calls)
+    return {
+        "forward_s": slowest(statistics.median(forward for forward, _ in rounds)),
+        "backward_s": max(0.0, slowest(statistics.median(backward for _, backward in rounds)) - starts_s),
+    }
 
 
 def _crowded(rank: Rank, device: torch.device) -> bool:

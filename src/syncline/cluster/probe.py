@@ -34,8 +34,8 @@ class ProbeSettings:
     """The one size in bfloat16: a device without a unit for it is slow, and large products take long."""
     stream_bytes: int
     """Size of each of the three arrays of the memory test; larger than any cache."""
-    message_bytes: tuple[int, ...] = (4 << 10, 64 << 10, 512 << 10, 4 << 20, 16 << 20)
-    """Sizes of the largest buffer of a collective."""
+    message_bytes: tuple[int, ...] = (4 << 10, 64 << 10, 512 << 10, 4 << 20, 48 << 20)
+    """Sizes of the largest buffer of a collective; the last does not fit into caches, as gradients do not."""
     pace: Pace = field(default_factory=Pace)
 
     @classmethod

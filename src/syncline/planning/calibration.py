@@ -47,6 +47,8 @@ class MachineFigures:
     """Whether FSDP2 gathers weights while the device computes: on accelerators it does, CPU ranks wait."""
     process_bytes: float
     """What training a model of a few weights takes: buffers of libraries, threads, the step's own code."""
+    capture_bytes: float = 0.0
+    """What capturing a model takes besides, as the strategies that run plans do."""
     wrappers: WrapperFigures = field(default_factory=WrapperFigures)
 
 
@@ -56,9 +58,18 @@ class Calibration:
 
     machine: MachineFigures
     ops: Mapping[str, OpSeconds] = field(default_factory=dict)
+    in_a_row: OpSeconds = field(default_factory=lambda: OpSeconds(forward_s=1.0, backward_s=1.0))
+    """How many times as long as by themselves ops take in a step, one after the other: they find caches cold
+    and fetch memory that was given back."""
     scale: float = 1.0
     """Of the estimates of ops without a timing: the median of measured over estimated."""
 
     def seconds(self, call: OpCall) -> OpSeconds | None:
-        """The timing of a call, if it was timed."""
-        return self.ops.get(call.key)
+        """What a call takes in a step, if it was timed."""
+        alone = self.ops.get(call.key)
+        if alone is None:
+            return None
+        return OpSeconds(
+            forward_s=alone.forward_s * self.in_a_row.forward_s,
+            backward_s=alone.backward_s * self.in_a_row.backward_s,
+        )

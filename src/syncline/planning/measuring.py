@@ -6,6 +6,9 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
+from syncline.planning.baselines import Shardings
 from syncline.planning.calibration import Calibration, MachineFigures, OpSeconds
 from syncline.planning.op_calls import OpCall, op_call
 from syncline.planning.op_costs import local_sizes
@@ -25,7 +28,27 @@ def calls_to_time(tables: Tables, covered: float = COVERED) -> list[OpCall]:
     return [calls[key] for key in chosen]
 
 
-def calibration(tables: Tables, timed: Mapping[str, OpSeconds], machine: MachineFigures) -> Calibration:
+def calls_in_a_row(tables: Tables, shardings: Shardings, limit_bytes: float) -> list[OpCall]:
+    """The calls of a step in its order, under one sharding, as far as inputs fit into so much memory."""
+    graph, found, taken = tables.graph, [], 0.0
+    for op in graph.ops:
+        if op.is_view or not op.inputs:
+            continue
+        row = np.array([shardings[op.id]], dtype=np.int8)
+        call = op_call(graph, op, [math.ceil(size) for size in local_sizes(op.space, tables.axes, row)[0]])
+        taken += sum(one.bytes for one in call.inputs)
+        if taken > limit_bytes:
+            break
+        found.append(call)
+    return found
+
+
+def calibration(
+    tables: Tables,
+    timed: Mapping[str, OpSeconds],
+    machine: MachineFigures,
+    in_a_row: OpSeconds | None = None,
+) -> Calibration:
     """The timings for a search, and from them how far estimates are off."""
     ratios = []
     for node in tables.nodes:
@@ -35,7 +58,9 @@ def calibration(tables: Tables, timed: Mapping[str, OpSeconds], machine: Machine
                 if estimate > 0:
                     ratios.append((timed[call.key].forward_s + timed[call.key].backward_s) / estimate)
     scale = float(statistics.median(ratios)) if ratios else 1.0
-    return Calibration(machine=machine, ops=dict(timed), scale=scale)
+    if in_a_row is None:
+        return Calibration(machine=machine, ops=dict(timed), scale=scale)
+    return Calibration(machine=machine, ops=dict(timed), scale=scale, in_a_row=in_a_row)
 
 
 def _estimate(tables: Tables) -> tuple[dict[str, float], dict[str, OpCall]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -64,7 +64,6 @@ def op_call(graph: OpGraph, op: Op, sizes: Sequence[int]) -> OpCall:
         for index, (dim, size) in enumerate(zip(op.space.dims, sizes, strict=True))
         if size != dim.size and dim.kind in (DimKind.FREE, DimKind.SUM)
     }
-    local = localise(op, parts)
     upper = _upper(op, sizes)
     inputs = tuple(
         CallInput(
@@ -72,8 +71,17 @@ def op_call(graph: OpGraph, op: Op, sizes: Sequence[int]) -> OpCall:
         )
         for tensor, operand in zip(op.inputs, op.space.inputs, strict=True)
     )
+    local = _at_shapes(localise(op, parts), inputs)
     digest = hashlib.sha256(repr((local, inputs)).encode()).hexdigest()[:24]
     return OpCall(local=local, inputs=inputs, key=f"{op.target} {digest}")
+
+
+def _at_shapes(local: LocalOp, inputs: Sequence[CallInput]) -> LocalOp:
+    """A norm names the shape that it normalises, which is its input's own where a shard has a part of it."""
+    whole = local.arguments.get("normalized_shape")
+    if not whole:
+        return local
+    return replace(local, arguments={**local.arguments, "normalized_shape": inputs[0].shape[-len(whole) :]})
 
 
 def _upper(op: Op, sizes: Sequence[int]) -> int:

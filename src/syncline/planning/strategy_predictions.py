@@ -19,7 +19,7 @@ import numpy as np
 from syncline.cluster.collectives import collective_s
 from syncline.graph.opgraph import Tensor
 from syncline.planning.baselines import data_parallel
-from syncline.planning.calibration import WrapperFigures
+from syncline.planning.calibration import MachineFigures, WrapperFigures
 from syncline.planning.parameter_costs import BUCKET_BYTES, Keeping
 from syncline.planning.planner import exactly
 from syncline.planning.prediction import Prediction
@@ -47,8 +47,7 @@ def predict_strategies(search: Search) -> dict[str, Prediction]:
     machine = search.tables.calibration.machine
     if "sharded" in found:
         found["sharded"] = _with_copies(search, found["sharded"], waits=not machine.gathers_beside_compute)
-    wrappers = machine.wrappers
-    return {name: _later(one, _wrapper_s(search, name, wrappers)) for name, one in found.items()}
+    return {name: _wrapped(search, name, one, machine) for name, one in found.items()}
 
 
 def _with_broadcasts(search: Search, zero1: Prediction, data: Prediction) -> Prediction:
@@ -95,6 +94,12 @@ def _trained(search: Search) -> list[Tensor]:
     return [tensor for tensor in search.tables.graph.parameters.values() if tensor.requires_grad]
 
 
-def _later(prediction: Prediction, seconds: float) -> Prediction:
-    times = dataclasses.replace(prediction.times, optimizer_s=prediction.times.optimizer_s + seconds)
-    return dataclasses.replace(prediction, times=times)
+def _wrapped(search: Search, name: str, prediction: Prediction, machine: MachineFigures) -> Prediction:
+    """With the wrapper's own time, and without what capturing takes: these strategies do not."""
+    times, memory = prediction.times, prediction.memory
+    return Prediction(
+        times=dataclasses.replace(
+            times, optimizer_s=times.optimizer_s + _wrapper_s(search, name, machine.wrappers)
+        ),
+        memory=dataclasses.replace(memory, workspace=memory.workspace - machine.capture_bytes),
+    )

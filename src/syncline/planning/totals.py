@@ -97,7 +97,7 @@ class Totals:
                 optimizer_state=float(self.optimizer_state),
                 saved_activations=float(self.saved),
                 gather_buffers=float(self.gathered + max(self.recomputed.values(), default=0.0)),
-                workspace=self._workspace,
+                workspace=float(self._workspace),
             ),
         )
 
@@ -107,7 +107,8 @@ class Totals:
             return 0.0
         temporaries = PARAMETER_TEMPORARIES * self.largest_parameter
         temporaries += ACTIVATION_TEMPORARIES * self.largest_activation
-        return self.machine.process_bytes + temporaries + self._kept_buckets
+        process = self.machine.process_bytes + self.machine.capture_bytes
+        return process + temporaries + self._kept_buckets
 
     @property
     def _kept_buckets(self) -> float:
