@@ -18,7 +18,7 @@ lint: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.installed
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 # A torch that is installed for this Python already is used; else the pinned one comes into the environment.
 $(VENV)/.torch:

@@ -30,7 +30,7 @@ def started(*command: str, folder: Path, paths: tuple[Path, ...] = ()) -> Iterat
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        env={**os.environ, "COLUMNS": "200", "PYTHONPATH": _path(paths)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -43,6 +43,11 @@ def started(*command: str, folder: Path, paths: tuple[Path, ...] = ()) -> Iterat
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def _path(paths: tuple[Path, ...]) -> str:
+    """Where the command imports from: these folders, and whatever the tests themselves were told."""
+    return os.pathsep.join([*map(str, paths), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def wait_until(

@@ -194,8 +194,7 @@ def test_the_error_of_the_first_failing_rank_is_shown(folder):
 def test_a_restarted_run_ends_like_an_undisturbed_one(folder, straight, own_weights):
     (folder / "die").write_text("7")
     (folder / "pace").write_text("0.2")
-    (folder / "again.toml").write_text("max_restarts = 1\n")
-    ended = run(*TRAIN, "--config", "again.toml", folder=folder)
+    ended = run(*TRAIN, "--max-restarts", "1", folder=folder)
     assert ended.returncode == 0, ended.stderr
     assert not (folder / "die").exists()
     # It died in step 7 and went on after step 4, where it had saved.

@@ -11,6 +11,7 @@ import torch
 from syncline.cluster.rank import current_rank
 from syncline.training import loop as loop_module
 from syncline.training.rank import run_rank
+from syncline.training.surviving_loop import SurvivingLoop
 
 
 def train_and_die(argument: str) -> None:
@@ -42,10 +43,10 @@ def train_and_die(argument: str) -> None:
 
 
 def wait_for_newcomers(loop: loop_module.Loop, world_size: int, timeout_s: float = 150) -> None:
-    survival = loop._parts.survival
+    assert isinstance(loop, SurvivingLoop)
     end = time.monotonic() + timeout_s
-    while survival is not None and torch.distributed.get_world_size() < world_size:
-        if survival.has_newcomers:
+    while torch.distributed.get_world_size() < world_size:
+        if loop._survival.has_newcomers:
             return
         assert time.monotonic() < end, "no node came back"
         time.sleep(0.05)

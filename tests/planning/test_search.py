@@ -38,7 +38,7 @@ def every_plan(search: Search) -> np.ndarray:
         if node.parameters is not None:
             kept = node.parameters
             sent = kept.forward_gather_s + kept.backward_reduce_s
-            own += (share * sent + kept.optimizer_s).min(axis=1)
+            own += (share * sent + kept.waited_s + kept.optimizer_s).min(axis=1)
         total += _along(node.weight * own, (index,), len(nodes))
     for edge in search.tables.edges:
         matrix = edge.total_s[np.ix_(edge.rows, edge.cols)]

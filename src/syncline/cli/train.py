@@ -37,6 +37,7 @@ def train(
     steps: int | None = None,
     plan: Path | None = None,
     resume: Annotated[bool, FLAG] = False,
+    max_restarts: int | None = None,
     config: Path | None = None,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     json: Annotated[bool, FLAG] = False,
@@ -80,9 +81,11 @@ def train(
         Train as this plan.json says, with the strategy planned. Default: planned searches for a plan itself.
     resume:
         Go on with the run in the folder given with -o, from its newest checkpoint.
+    max_restarts:
+        Start again from the last checkpoint when a rank fails, at most so many times. Default: 0.
     config:
         A TOML file with these and all other settings (optimizer, schedule, checkpoint, evaluation, seed,
-        accumulate, precision, clip_norm, activation_checkpointing, max_restarts, ...); flags win over it.
+        accumulate, precision, clip_norm, activation_checkpointing, ...); flags win over it.
         Every run's folder has a complete one, config.toml.
     output:
         The run's folder. Default: a new one below `runs`.
@@ -99,6 +102,7 @@ def train(
         "batch": batch,
         "steps": steps,
         "plan": str(plan) if plan is not None else None,
+        "max_restarts": max_restarts,
     }
     if resume and output is None:
         raise ConfigError(
@@ -119,6 +123,8 @@ def resolve_config(flags: dict[str, Any], path: Path | None, resumed: Path | Non
     if resumed is not None:
         check_run(resumed)
         settings = read_settings(resumed / CONFIG_FILE)
+        # The run's folder has its own copy, which is planned anew where another number of ranks goes on.
+        settings.pop("plan", None)
     if path is not None:
         from_file = read_settings(path)
         # On its own first, so that what is wrong in it is not blamed on the flags.

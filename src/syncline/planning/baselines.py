@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from syncline.graph.opgraph import Op, OpGraph
+from syncline.graph.space import DimKind
 from syncline.planning.axes import SearchAxes
 from syncline.planning.choices import UNUSED
 from syncline.planning.roles import batch_dims, splittable_dims
@@ -59,17 +60,29 @@ def split_vocabulary(graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int]
 def _named_dims(
     graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int], dims: Mapping[str, str]
 ) -> Shardings:
-    """The ops of some names split over the model axes along these dims, all else over the batch."""
+    """The ops of some names split over the model axes along these dims, and all else over the batch.
+
+    What is left of an op's result by views and pointwise ops stays split as it was.
+    """
     everything = range(len(axes.axes))
     batch = batch_dims(graph)
+    cut: dict[int, int] = {}
     shardings: Shardings = {}
     for op in graph.ops:
-        name = dims.get(_name(op))
-        wishes: list[tuple[int | None, Sequence[int]]] = [(batch.get(op.id), everything)]
-        if name and _has(op, name):
-            wishes.insert(0, (op.space.index(name), model_axes))
+        dim = _named_dim(op, dims, cut)
+        wishes: list[tuple[int | None, Sequence[int]]] = [(dim, model_axes), (batch.get(op.id), everything)]
         shardings[op.id] = _fit(graph, op, axes, wishes)
+        if dim is not None and any(shardings[op.id][axis] == dim for axis in model_axes):
+            _follow(op, dim, cut)
     return shardings
+
+
+def _named_dim(op: Op, dims: Mapping[str, str], cut: Mapping[int, int]) -> int | None:
+    name = dims.get(_name(op))
+    if name is not None:
+        return op.space.index(name) if _has(op, name) else None
+    carried = None if op.space.flop_terms else _carried_dim(op, cut)
+    return carried if carried is not None and op.space.dims[carried].kind is DimKind.FREE else None
 
 
 def expert(
@@ -116,12 +129,20 @@ def mesh_masks(tables: Tables, model_axes: Sequence[int]) -> dict[int, np.ndarra
 
 def _model_dim(op: Op, cut: dict[int, int]) -> int | None:
     """The dim that the model axes split: that of an input which is cut already, or else a new one."""
+    carried = _carried_dim(op, cut)
+    if carried is not None:
+        return carried
+    fresh = {"embedding": "v", **dict.fromkeys(_PRODUCTS, "n")}.get(_name(op))
+    return op.space.index(fresh) if fresh and _has(op, fresh) else None
+
+
+def _carried_dim(op: Op, cut: Mapping[int, int]) -> int | None:
+    """The dim of an op along which one of its inputs is cut."""
     for tensor, operand in zip(op.inputs, op.space.inputs, strict=True):
         where = cut.get(tensor)
         if where is not None and operand.dims[where]:
             return operand.dims[where][0]
-    fresh = {"embedding": "v", **dict.fromkeys(_PRODUCTS, "n")}.get(_name(op))
-    return op.space.index(fresh) if fresh and _has(op, fresh) else None
+    return None
 
 
 def _follow(op: Op, dim: int, cut: dict[int, int]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from syncline.errors import StrategyError
 from syncline.strategies.blocks import recompute_blocks
-from syncline.strategies.protocol import Job, TrainStep
+from syncline.strategies.protocol import Job, Together
 from syncline.strategies.state import apply_state, collect_state
 from syncline.workloads.batch import split_rows, to_device
 from syncline.workloads.workload import Batch
@@ -26,13 +26,8 @@ def no_gradient_sync(_last: bool) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class GradientStep:
+class GradientStep(Together):
     """Forward, backward, clipping and optimizer step, with gradients accumulated over micro-batches."""
-
-    signal_lag: ClassVar[int] = 1
-    """After how many steps ranks must have agreed on a step's loss: 1 where a step waits for all anyway."""
-    scopes: Sequence[str] = ("",)
-    """What may stand before this rank's names in a checkpoint, the best first; several where ranks differ."""
 
     def __init__(
         self,
@@ -81,11 +76,6 @@ class GradientStep:
         with torch.no_grad(), self._autocast():
             return self._compute_loss(self.model, to_device(batch, self._device)).detach()
 
-    @property
-    def exposed_s(self) -> float | None:
-        """Seconds in which this rank has stood still for other nodes; None where it is not known."""
-        return None
-
     def rows(self, global_batch: int) -> slice:
         """An equal run of rows for each rank, in rank order."""
         share = global_batch // self._rank.world_size
@@ -118,26 +108,6 @@ class GradientStep:
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
-
-
-def signal_lag(step: TrainStep) -> int:
-    """After how many steps the ranks of a step must have agreed on its loss."""
-    return step.signal_lag if isinstance(step, GradientStep) else 1
-
-
-def exposed_s(step: TrainStep) -> float | None:
-    """Seconds in which a rank has stood still for other nodes, where its step counts them."""
-    return step.exposed_s if isinstance(step, GradientStep) else None
-
-
-def checkpoint_scopes(step: TrainStep) -> Sequence[str]:
-    """What may stand before this rank's names in a checkpoint, the best first."""
-    return step.scopes if isinstance(step, GradientStep) else ("",)
-
-
-def is_same_everywhere(step: TrainStep) -> bool:
-    """Whether all ranks train the same weights."""
-    return len(checkpoint_scopes(step)) == 1
 
 
 def prepare_model(job: Job) -> nn.Module:

@@ -48,7 +48,8 @@ def parallelize(
         loss_fn: Gets the output and the targets; by default cross-entropy.
         strategy: `name` or `name:key=value,...`, or a plan of `syncline.plan`.
         example_batch: One global batch, over all ranks; strategies that capture the model (`planned`,
-            `tensor`) need it, and only its shapes and types matter. A plan of `syncline.plan` knows it.
+            `tensor`, `pipeline`, `local`) need it, and only its shapes and types matter. A plan of
+            `syncline.plan` knows it.
         accumulate: Micro-batches that each batch is cut into.
         precision: `bf16` runs under autocast.
         clip_norm: Largest total norm of the gradients.
@@ -58,13 +59,15 @@ def parallelize(
     Returns:
         A step: `loss = step((inputs, targets))` trains and gives this rank's mean loss, detached;
         `step.evaluate(batch)` gives a loss without training. `step.rows(global_batch)` says which rows of
-        a global batch this rank must be given: with `tensor` and `planned`, some ranks get the same.
+        a global batch this rank must be given: where several ranks work on the same rows (`tensor`,
+        `planned`, `pipeline`, `local`), they get the same.
     """
     rank = current_rank()
     device = rank_device(rank)
     plan = strategy if isinstance(strategy, Plan) else None
     chosen = parse_strategy("planned" if isinstance(strategy, Plan) else strategy)
-    chosen.check(world_size=rank.world_size, global_batch=rank.world_size * accumulate, accumulate=accumulate)
+    global_batch = rank.world_size * accumulate if example_batch is None else count_rows(example_batch)
+    chosen.check(world_size=rank.world_size, global_batch=global_batch, accumulate=accumulate)
     if not dist.is_initialized():
         init_process_group(device)
         atexit.register(_close)

@@ -8,7 +8,9 @@ from syncline.strategies.daso import Daso
 from syncline.strategies.data import DataParallel
 from syncline.strategies.diloco import DiLoCo
 from syncline.strategies.hierarchical import Hierarchical
+from syncline.strategies.local.strategy import LocalParallel
 from syncline.strategies.local_sgd import LocalSgd
+from syncline.strategies.pipeline import Pipeline
 from syncline.strategies.planned.strategy import Planned
 from syncline.strategies.planned.tensor import TensorParallel
 from syncline.strategies.protocol import Strategy
@@ -29,6 +31,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
         LocalSgd,
         DiLoCo,
         Hierarchical,
+        Pipeline,
+        LocalParallel,
     )
 }
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from syncline.strategies.gradient_step import is_same_everywhere
 from syncline.strategies.protocol import TrainStep
 
 
 def share_buffers(step: TrainStep) -> None:
-    """Give all ranks the first one's persistent buffers; every rank must call this.
+    """Give all ranks that hold the same buffers the first one's; every one of them must call this.
 
     Where nodes train weights of their own, they keep their buffers with them.
     """
-    if dist.get_world_size() == 1 or not is_same_everywhere(step):
+    group = step.buffer_group
+    if dist.get_world_size(group) == 1 or len(step.scopes) > 1:
         return
     parameters = {id(parameter) for parameter in step.model.parameters()}
     for tensor in step.model.state_dict(keep_vars=True).values():
         # What is cut over ranks is no rank's own.
         if id(tensor) not in parameters and not isinstance(tensor, DTensor):
-            dist.broadcast(tensor, src=0)
+            dist.broadcast(tensor, group=group, group_src=0)

@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,15 +17,14 @@ from typing import Any
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from syncline.cluster.process_group import leave_group
 from syncline.cluster.rank import Rank
 from syncline.errors import CheckpointError
-from syncline.strategies.averaging.naming import find_saved, is_optional
-from syncline.strategies.gradient_step import checkpoint_scopes
 from syncline.strategies.protocol import TrainStep
 from syncline.training.files import write_json
+from syncline.training.loading import load_step
+from syncline.training.progress import announce
 
 INFO_FILE = "syncline.json"
 _NAME = re.compile(r"step-(\d+)")
@@ -123,11 +121,9 @@ class Checkpoints:
 
     def load(self, step: TrainStep, path: Path) -> None:
         """Put a checkpoint into a step, whatever strategy and world size it was saved under."""
-        state = step.state_dict()
-        names = check_fits(state, path, checkpoint_scopes(step))
-        wanted = {saved: state[name] for name, saved in names.items()}
-        dcp.load(wanted, storage_reader=dcp.FileSystemReader(path), process_group=self._group)
-        step.load_state_dict({name: wanted[saved] for name, saved in names.items()})
+        new = load_step(step, path, self._group)
+        if new and self._is_first:
+            announce([f"{path.name} has no heads for these blocks: they start anew ({len(new)} tensors)"])
 
     def _remove_partials(self) -> None:
         for partial in self.folder.glob("*.partial"):
@@ -176,30 +172,3 @@ def read_info(path: Path) -> CheckpointInfo:
         return CheckpointInfo(**json.loads((path / INFO_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is not a checkpoint of Syncline: {error}") from None
-
-
-def check_fits(state: dict[str, Any], path: Path, scopes: Sequence[str] = ("",)) -> dict[str, str]:
-    """The name in a checkpoint of each entry that a state takes from it.
-
-    Refuses a checkpoint that lacks something this state needs, or has it in another shape.
-    """
-    saved = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    names = find_saved(state, saved, scopes)
-    for name, value in state.items():
-        entry = saved[names[name]] if name in names else None
-        has_shape = not isinstance(entry, TensorStorageMetadata) or tuple(entry.size) == tuple(value.shape)
-        if entry is not None and has_shape:
-            continue
-        if is_optional(name):
-            names.pop(name, None)
-        elif entry is None:
-            raise CheckpointError(
-                f"The checkpoint {path} has no '{name}': it is of another model or optimizer.\n"
-                "Resume with the model and optimizer of that run, or start a new run in another folder."
-            )
-        else:
-            raise CheckpointError(
-                f"'{name}' has shape {tuple(entry.size)} in the checkpoint {path} but {tuple(value.shape)} "
-                "in this model.\nResume with the model of that run."
-            )
-    return names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -88,6 +89,13 @@ def progress_view(title: str, *, steps: int, done: int) -> ProgressView:
     """A bar where someone can watch it, lines in a log."""
     kind = BarView if sys.stderr.isatty() else LineView
     return kind(title, steps=steps, done=done)
+
+
+def announce(lines: Iterable[str]) -> None:
+    """Tell the user something about the run, a line each."""
+    console = Console(stderr=True)
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
 
 
 def announce_start(ranks: int, folder: Path) -> None:

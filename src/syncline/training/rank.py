@@ -28,6 +28,7 @@ from syncline.training.run_folder import CHECKPOINTS_FOLDER, read_config
 from syncline.training.stop_flag import StopFlag, catch_stop_signals
 from syncline.training.summary import Status, Summary, summarise, write_summary
 from syncline.training.survival import open_group
+from syncline.training.surviving_loop import SurvivingLoop
 
 ENTRY = "syncline.training.rank:run_rank"
 
@@ -63,7 +64,7 @@ def train_rank(config: TrainConfig, folder: Path, *, resume: bool) -> Summary | 
         path = latest_checkpoint(folder / CHECKPOINTS_FOLDER) if goes_on else None
         run.meter.reset_peak()
         with open_loop(run, folder, path, stop, survival) as loop:
-            if joins:
+            if isinstance(loop, SurvivingLoop) and joins:
                 loop.meet(is_new=True)
             loop.run()
         figures = _gather(run.meter.peak_bytes(), traffic.sent())

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class AveragingStep(GradientStep):
     """A step of a node: its ranks work as one, and `_update` says what it exchanges with others."""
 
     # Nodes that exchange seldom must not wait for each other's loss behind an exchange.
-    signal_lag: ClassVar[int] = 8
+    lead: int = 7
 
     def __init__(self, work: NodeWork) -> None:
         super().__init__(

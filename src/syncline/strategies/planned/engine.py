@@ -32,7 +32,7 @@ from syncline.strategies.planned.ranks import LiveMesh
 from syncline.strategies.planned.reduction import GradientReducer
 from syncline.strategies.planned.rows import row_axes, row_layout
 from syncline.strategies.protocol import Job, LossFunction
-from syncline.workloads.batch import flat_tensors, map_tensors
+from syncline.workloads.batch import flat_tensors, in_fixed_order, map_tensors
 from syncline.workloads.workload import Batch
 
 
@@ -175,7 +175,7 @@ class Engine:
 
     def _capture_evaluation(self, batch: Batch) -> Bound:
         parts = self.mesh.members(self._rows)
-        whole = map_tensors(batch, lambda one: _with_rows(one, parts))
+        whole = in_fixed_order(map_tensors(batch, lambda one: _with_rows(one, parts)))
         self._skeleton.eval()
         graph = capture_training(self._skeleton, self._compute_loss, whole)
         return self._bind(lay_out(graph, fit_plan(self._plan, graph)), recompute=False)

@@ -7,7 +7,6 @@ only be cut further from the inside, and only its innermost cut can be undone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -151,16 +150,3 @@ class _Search:
         for axis in axes:
             self._state[axis] = after
         return Move(kind, axes) if axes else None
-
-
-def moved_shape(shape: Sequence[int], move: Move, parts: int) -> tuple[int, ...]:
-    """The local shape after a move over axes that have that many members together."""
-    local = list(shape)
-    if move.kind in (Kind.SLICE, Kind.REDUCE_SCATTER):
-        local[move.dim] //= parts
-    elif move.kind in (Kind.ALL_GATHER, Kind.PAD):
-        local[move.dim] *= parts
-    elif move.kind is Kind.ALL_TO_ALL:
-        local[move.dim] *= parts
-        local[move.to_dim] //= parts
-    return tuple(local)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn, optim
 
+from syncline.errors import StrategyError
 from syncline.strategies.planned.parameters import PlacedParameter
 from syncline.strategies.planned.ranks import LiveMesh
 
@@ -25,11 +26,15 @@ _ELEMENTWISE = (
 """Optimizers that treat each element by itself, so that a part can be updated without the others."""
 
 
+_NEEDS_WHOLE = (optim.Adafactor, optim.LBFGS, optim.SparseAdam)
+"""Optimizers that look at a parameter as a whole, in ways that DTensor has no rules for."""
+
+
 class Optimizing:
     """One optimizer on this rank.
 
-    An optimizer that is known to work element by element holds plain local tensors, which is fast. Any other
-    holds DTensors, so that what it computes of a whole parameter is right.
+    An optimizer that is known to work element by element holds plain local tensors, which is fast, and so
+    does any where no parameter is cut. Others hold DTensors, so that what they compute of a whole is right.
     """
 
     def __init__(
@@ -45,7 +50,14 @@ class Optimizing:
         self._placed = placed
         self._mesh = mesh
         self._present = dict(model.named_parameters())
-        self._is_elementwise = type(optimizer) in _ELEMENTWISE
+        cut = [name for name, one in placed.items() if one.placing.cut_by]
+        self._is_elementwise = type(optimizer) in _ELEMENTWISE or not cut
+        if isinstance(optimizer, _NEEDS_WHOLE) and cut:
+            raise StrategyError(
+                f"{type(optimizer).__name__} looks at whole parameters, but the plan cuts {len(cut)} of "
+                f"them, the first is {cut[0]}.\nUse an optimizer that works by elements, such as AdamW "
+                "or SGD, or --strategy data."
+            )
         self.others: list[Tensor] = []
         for group in optimizer.param_groups:
             group["params"] = [self._held(names[id(old)]) for old in group["params"]]

@@ -95,4 +95,9 @@ class Program:
 
 def compile_module(module: fx.GraphModule, *, optimise: bool) -> Callable[..., tuple[Tensor, ...]]:
     """What is called for a segment: its Python code, or what `torch.compile` makes of it."""
-    return torch.compile(module) if optimise else module.forward
+    if not optimise:
+        return module.forward
+    for child in module.children():
+        # What sends, seeds, or gives memory back is no part of what can be fused.
+        child.forward = torch.compiler.disable(child.forward)
+    return torch.compile(module)

@@ -65,6 +65,8 @@ class LiveMesh:
         groups = self._mesh.groups([self._mesh.names[axis] for axis in axes]).tolist()
         if groups == [list(range(dist.get_world_size()))] and purpose == ACTIVATIONS:
             return everyone
+        for gone in [one for one in _OPEN if one is not everyone]:
+            del _OPEN[gone]
         opened = _OPEN.setdefault(everyone, {})
         key = (purpose, tuple(map(tuple, groups)))
         if key not in opened:
