@@ -6,10 +6,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
+from nodes_of_ranks import FEATURES, open_step
 from syncline.cluster.rank import current_rank
 from syncline.launch.link import read_link_bytes
 from syncline.strategies.averaging.buckets import Buckets
+from syncline.strategies.averaging.cycling import CyclingStep
 from syncline.strategies.averaging.exchange import Exchange
 from syncline.strategies.averaging.nodes import NodeGroups, find_nodes
 from syncline.strategies.averaging.wire import Wire
@@ -38,6 +41,26 @@ def count_bytes(folder: str) -> None:
         told[wire] = read_link_bytes().between - before.between
         assert all(bool((average.mean == 0.5).all()) for average in means)
         assert exchange.times.exchanges == EXCHANGES
+    Path(folder, f"told-{os.environ['RANK']}").write_text(json.dumps(told))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def choose_rates(folder: str) -> None:
+    """The rates that `sync-every=auto` comes to from what exchanges took in the warm-up."""
+    dist.init_process_group("gloo")
+    model = nn.Sequential(nn.Linear(FEATURES, 20_000), nn.Linear(20_000, 1))
+    step = open_step(
+        "daso:sync-every=auto,warm-up=3,cool-down=0,review-every=50",
+        model=model,
+        make_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-4),
+        steps=100,
+    )
+    assert isinstance(step, CyclingStep)
+    for _ in range(4):
+        step((torch.ones(4, FEATURES), torch.zeros(4, 1)))
+    rates = step.schedule.rates
+    told = {"sync_every": rates.sync_every, "wait": rates.wait, "due": step.weights.due}
     Path(folder, f"told-{os.environ['RANK']}").write_text(json.dumps(told))
     dist.barrier()
     dist.destroy_process_group()

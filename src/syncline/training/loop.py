@@ -98,9 +98,13 @@ class Loop:
         self._signals.post(
             number, loss, stop=parts.stop.is_set, eval_loss=eval_loss, regroup=self._has_newcomers()
         )
-        self.measurements.exposed_s = parts.step.exposed_s
+        before_s = self._signals.waited_s
         for outcome in self._signals.read():
             self._take(outcome)
+        # A rank that is ahead of the others stands still here, and that is part of what a step takes.
+        self._posted[number]["step_s"] += self._signals.waited_s - before_s
+        if parts.step.exposed_s is not None:
+            self.measurements.exposed_s = parts.step.exposed_s + self._signals.waited_s
 
     def _take(self, outcome: Outcome) -> None:
         """Act on what a step came to: the same on every rank."""

@@ -8,6 +8,7 @@ stop or of a loss that is not finite after the same step, and no step is held up
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class Signals:
         self._device = device if not lead else torch.device("cpu")
         self._weight = weight
         self._lead = lead
+        self.waited_s = 0.0
+        """Seconds in which this rank has stood still for the word of others."""
         self._pending: deque[tuple[int, bool, Tensor, dist.Work | None]] = deque()
 
     def post(
@@ -61,8 +64,10 @@ class Signals:
         """The outcomes of the steps that all ranks have surely made, or of all, waiting for them."""
         while len(self._pending) > (0 if everything else self._lead + 1):
             step, evaluated, values, work = self._pending.popleft()
+            began_s = time.perf_counter()
             if work is not None:
                 work.wait()
+            self.waited_s += time.perf_counter() - began_s
             loss, weight, stop, regroup, eval_loss = values.tolist()
             yield Outcome(
                 step=step,

@@ -67,11 +67,13 @@ class CyclingStep(AveragingStep):
         """Train on this rank's rows; their mean loss, detached."""
         loss = super().__call__(batch)
         self._review.tick(self.exposed_s)
-        if self._phases.of(self.done) is Phase.CYCLING:
+        is_cycling = self._phases.of(self.done) is Phase.CYCLING
+        # All have waited for each other just now: the first rates can follow at once.
+        is_first = self.schedule.auto and self.done == self._phases.warm_up
+        if is_cycling or is_first:
             self._review.add(loss)
-        elif self.schedule.auto and self.done == self._phases.warm_up:
-            self._review.add(loss)
-            self._review.post()
+        if is_first or self._review.is_due:
+            self._review.post(self.done + (1 if is_first else 1 + self.lead))
         return loss
 
     def _update(self) -> None:
@@ -81,8 +83,7 @@ class CyclingStep(AveragingStep):
             return
         self._apart = self._apart or self._works_apart()
         super()._update()
-        reviewed = self._review.take()
-        if reviewed is not None:
+        for reviewed in self._review.take(number):
             self.schedule.review(reviewed.loss, reviewed.exchange_steps)
         if self._phases.ends_cycling(number):
             self.weights.merge(number)

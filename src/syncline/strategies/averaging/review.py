@@ -1,12 +1,13 @@
-"""Looking at the loss now and then: its mean over all ranks, agreed on while the next step runs.
+"""Looking at the loss now and then: its mean over all ranks, agreed on while the next steps run.
 
 With it go the times of exchanges, in steps, from which `sync-every=auto` chooses. Every rank posts after
-the same step and reads after the next, so that all decide alike.
+the same step and reads some steps later, so that all decide alike and nobody waits behind an exchange.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,23 @@ class Reviewed:
     """How many steps an exchange took on average; None when none ended."""
 
 
+@dataclass(slots=True)
+class _Posted:
+    """Sums under way."""
+
+    due: int
+    """The step in which they are read."""
+    sums: Tensor
+    work: dist.Work | None = None
+
+    def settle(self) -> list[float]:
+        """The sums over all ranks, waited for if need be."""
+        work, self.work = self.work, None
+        if work is not None:
+            work.wait()
+        return self.sums.tolist()
+
+
 class Review:
     """Collects losses of this rank and sums them over all.
 
@@ -37,36 +55,36 @@ class Review:
         self._sums = torch.zeros(4, dtype=torch.float64, device=device)
         """Of losses, steps, steps of exchanges, and exchanges."""
         self._collected = 0
-        self._posted: Tensor | None = None
-        self._agreement: dist.Work | None = None
+        self._posted: deque[_Posted] = deque()
         self._step_s = 0.0
         self._last: tuple[float, float] | None = None
 
     def add(self, loss: Tensor) -> None:
-        """Take in a step, and post when it is time."""
+        """Take in a step."""
         self._sums[0] += loss
         self._sums[1] += 1
         self._collected += 1
-        if self._collected >= self._every:
-            self.post()
 
-    def post(self) -> None:
-        """Start to agree on what was collected, if anything was."""
-        if not self._collected:
-            return
-        self._posted = self._sums.clone()
-        self._agreement = dist.all_reduce(self._posted, async_op=True)
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to post."""
+        return self._collected >= self._every
+
+    def post(self, due: int) -> None:
+        """Start to agree on what was collected, to be read in the step `due`."""
+        sums = self._sums.clone()
+        self._posted.append(_Posted(due, sums, dist.all_reduce(sums, async_op=True)))
         self._sums.zero_()
         self._collected = 0
 
-    def take(self) -> Reviewed | None:
-        """What was posted after the last step, if anything was."""
-        self._settle()
-        posted, self._posted = self._posted, None
-        if posted is None:
-            return None
-        loss, steps, exchange_steps, exchanges = posted.tolist()
-        return Reviewed(loss / max(1.0, steps), exchange_steps / exchanges if exchanges else None)
+    def take(self, step: int) -> list[Reviewed]:
+        """What is to be read in this step."""
+        reviewed = []
+        while self._posted and self._posted[0].due <= step:
+            loss, steps, exchange_steps, exchanges = self._posted.popleft().settle()
+            taken = exchange_steps / exchanges if exchanges else None
+            reviewed.append(Reviewed(loss / max(1.0, steps), taken))
+        return reviewed
 
     def tick(self, exposed_s: float) -> None:
         """Note the time after a step; `exposed_s` is what this rank has waited for exchanges so far."""
@@ -83,8 +101,7 @@ class Review:
 
     def state(self) -> dict[str, Any]:
         """What all ranks know alike."""
-        self._settle()
-        posted = None if self._posted is None else self._posted.tolist()
+        posted = [[each.due, each.settle()] for each in self._posted]
         return {"collected": self._collected, "posted": posted}
 
     def rank_tensor(self) -> Tensor:
@@ -93,15 +110,12 @@ class Review:
 
     def apply(self, state: dict[str, Any], sums: Tensor) -> None:
         """Take over what `state` and `rank_tensor` gave."""
-        self._collected, posted = state["collected"], state["posted"]
-        self._posted = None if posted is None else torch.tensor(posted, dtype=torch.float64)
+        self._collected = state["collected"]
+        self._posted = deque(
+            _Posted(due, torch.tensor(values, dtype=torch.float64)) for due, values in state["posted"]
+        )
         self._sums.copy_(sums)
 
     def drop(self) -> None:
         """Forget what was posted."""
-        self._posted = self._agreement = None
-
-    def _settle(self) -> None:
-        agreement, self._agreement = self._agreement, None
-        if agreement is not None:
-            agreement.wait()
+        self._posted.clear()
