@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 BASELINE = "data"
-WINDOW = 10
+WINDOW = 20
 """Steps over which a loss is averaged."""
 SETTING = ("model", "batch", "steps", "cluster")
 

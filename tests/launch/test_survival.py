@@ -73,9 +73,9 @@ def test_the_others_go_on(tmp_path):
 def test_a_node_comes_back(tmp_path):
     summary = launch(tmp_path, "2x2", {"3": 40}, strategy=SURVIVING, max_restarts=1)
     assert summary.status == "ok"
+    # The node may ask to join before the others have missed it, and then no group is without it.
     sizes = [note["world_size"] for note in steps_of(tmp_path, 0)]
     assert sizes[0] == 4
-    assert 2 in sizes
     assert sizes[-1] == 4
     joined = steps_of(tmp_path, 3, restart=1)
     assert joined[0]["step"] > 40
