@@ -33,6 +33,7 @@ from daso_cells import Cell
 from daso_rows import BASELINE, line_of, rows_of
 from record import write_record
 from syncline.cluster.emulation import parse_emulation
+from syncline.errors import SynclineError
 from syncline.launch.emulated import launch_emulated
 
 CLUSTERS = ("2x1@100mbit", "2x1@1gbit", "2x1", "2x2@100mbit", "2x2@1gbit", "2x2")
@@ -53,11 +54,11 @@ def contenders(cluster: str) -> list[str]:
         "daso:sync-every=auto",
         "daso:sync-every=auto,wire=bf16",
         "daso:sync-every=auto,merge=paper",
-        "data:compress=fp16",
-        "data:compress=powersgd",
         *hybrid,
         "local-sgd",
         "diloco:sync-every=16",
+        "data:compress=fp16",
+        "data:compress=powersgd",
     ]
 
 
@@ -97,7 +98,10 @@ class Benchmark:
             left = [cell for cell in cells if not (self._kept / f"{cell.key()}.json").exists()]
             if left and time.time() < self._until:
                 order = {"cells": [asdict(cell) for cell in left], "until": self._until}
-                self._launch("train_cells", cells[0].cluster, order | {"folder": str(self._kept)})
+                try:
+                    self._launch("train_cells", cells[0].cluster, order | {"folder": str(self._kept)})
+                except SynclineError as error:
+                    print(f"Ranks failed on {cells[0].cluster}: {error}")
             missing += sum(not (self._kept / f"{cell.key()}.json").exists() for cell in left)
         if missing:
             print(f"{missing} cells are left: call this again.")

@@ -55,7 +55,7 @@ def steps_of(folder, rank, restart=0):
 SURVIVING = "daso:on-node-loss=continue,warm-up=4,cool-down=4,review-every=20,wire=bf16"
 
 
-def test_the_others_go_on(tmp_path):
+def test_the_others_go_on(tmp_path, capfd):
     summary = launch(tmp_path, "3x1", {"1": 40}, strategy=SURVIVING)
     assert summary.status == "ok"
     assert summary.steps == STEPS
@@ -68,9 +68,10 @@ def test_the_others_go_on(tmp_path):
     first, other = (torch.load(tmp_path / f"weights-{rank}.pt") for rank in (0, 2))
     assert torch.equal(first, other)
     assert not (tmp_path / "weights-1.pt").exists()
+    assert "Node 1 was lost: 2 nodes go on after step" in capfd.readouterr().err
 
 
-def test_a_node_comes_back(tmp_path):
+def test_a_node_comes_back(tmp_path, capfd):
     summary = launch(tmp_path, "2x2", {"3": 40}, strategy=SURVIVING, max_restarts=1)
     assert summary.status == "ok"
     # The node may ask to join before the others have missed it, and then no group is without it.
@@ -82,6 +83,8 @@ def test_a_node_comes_back(tmp_path):
     assert joined[-1]["step"] == STEPS
     weights = [torch.load(tmp_path / f"weights-{rank}.pt") for rank in range(4)]
     assert all(torch.equal(weights[0], other) for other in weights[1:])
+    err = capfd.readouterr().err
+    assert "Node 1 has joined: 2 nodes go on" in err or "A node was lost and has come back" in err
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,10 @@ class ProgressView(Protocol):
         """Show a finished step."""
         ...
 
+    def say(self, text: str) -> None:
+        """Tell of something that happened."""
+        ...
+
     def close(self) -> None:
         """Leave the screen tidy."""
         ...
@@ -50,6 +54,10 @@ class BarView:
     def show(self, *, step: int, loss: float, samples_per_s: float) -> None:
         """Move the bar."""
         self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", speed=f"{samples_per_s:.1f}")
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._bar.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
         """Leave the bar as it stands."""
@@ -80,6 +88,10 @@ class LineView:
             file=sys.stderr,
             flush=True,
         )
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Nothing to tidy up."""

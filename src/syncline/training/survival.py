@@ -37,6 +37,11 @@ class Survival:
         """On the first rank: whether nodes ask to join."""
         return self._membership.has_newcomers
 
+    @property
+    def nodes(self) -> frozenset[int]:
+        """The nodes that take part now, by their numbers in the run."""
+        return frozenset(self._membership.generation.sizes)
+
     def regroup(self) -> None:
         """Leave the group, and open one of all who live now; every rank of theirs must call this."""
         # First of all: whoever still waits for this rank in a collective learns of it by the lost connection.

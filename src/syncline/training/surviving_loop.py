@@ -73,8 +73,11 @@ class SurvivingLoop(Loop):
 
     def _regroup(self) -> None:
         """Go on among those who live now; another node may be lost while they find each other."""
+        before = self._survival.nodes
         for _ in range(MOST_ATTEMPTS):
             if not self._loses_node(self._regroup_once):
+                if self._parts.view is not None:
+                    self._parts.view.say(_tell_change(before, self._survival.nodes, self.done))
                 return
         raise NodeLostError(f"Nodes were lost {MOST_ATTEMPTS} times while the rest tried to find each other.")
 
@@ -87,3 +90,12 @@ class SurvivingLoop(Loop):
         self._step.regroup()
         self._parts.checkpoints.reopen()
         self.meet(is_new=False)
+
+
+def _tell_change(before: frozenset[int], now: frozenset[int], done: int) -> str:
+    """Who is lost or has come, and who goes on."""
+    changes = [f"node {node} was lost" for node in sorted(before - now)]
+    changes += [f"node {node} has joined" for node in sorted(now - before)]
+    what = ", ".join(changes or ["a node was lost and has come back"])
+    others = f"{len(now)} node{'s go' if len(now) > 1 else ' goes'} on"
+    return f"{what[0].upper()}{what[1:]}: {others} after step {done}."
