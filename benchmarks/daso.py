@@ -112,11 +112,7 @@ class Benchmark:
         for seed in range(asked.seeds):
             for cluster in asked.clusters:
                 for model in asked.models:
-                    names = [
-                        name
-                        for name in contenders(cluster)
-                        if not asked.only or name in asked.only or name.partition(":")[0] in asked.only
-                    ]
+                    names = [name for name in contenders(cluster) if not asked.only or name in asked.only]
                     yield [
                         Cell(
                             cluster=cluster,
@@ -169,7 +165,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", default=parts, choices=parts)
     parser.add_argument("--clusters", nargs="+", default=list(CLUSTERS))
     parser.add_argument("--models", nargs="+", default=["gpt2-tiny:seq=32"])
-    parser.add_argument("--only", nargs="+", default=[], help="strategies, with or without their options")
+    parser.add_argument("--only", nargs="+", default=[], help="strategies, with their options")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=8)
