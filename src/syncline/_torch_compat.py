@@ -79,6 +79,14 @@ def overload_name(op: OpOverload) -> str:
     return op._overloadname
 
 
+def returns_one_tensor(op: OpOverload) -> bool:
+    """Whether an op gives a tensor, rather than several or a list of them.
+
+    Tested with 2.13. Awaited: public access to the schema of an op.
+    """
+    return [str(one.type) for one in op._schema.returns] == ["Tensor"]
+
+
 class Trace:
     """The graph that `torch.export` is building right now, for recording nodes into it directly.
 

@@ -105,6 +105,12 @@ class RankFailedError(SynclineError):
         self.exit_code = exit_code
 
 
+class NodeLostError(SynclineError):
+    """A node of the run is gone, and the run cannot go on without it."""
+
+    title = "A node is lost"
+
+
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
     """The message for a name that is not in a registry: what exists, and the nearest one."""
     names = sorted(known)

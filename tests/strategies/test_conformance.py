@@ -86,7 +86,15 @@ def train_once(step: TrainStep, batches: BatchSource, number: int) -> float:
 
 
 def whole_weights(step: TrainStep) -> dict[str, Tensor]:
-    return {name: _whole(p.detach()).clone() for name, p in step.model.named_parameters()}
+    """All weights, also those that only other ranks hold; what several hold must be the same."""
+    own = {name: _whole(p.detach()).clone() for name, p in step.model.named_parameters()}
+    told: list[dict[str, Tensor]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(told, own)
+    whole: dict[str, Tensor] = {}
+    for part in told:
+        for name, weight in part.items():
+            assert torch.equal(whole.setdefault(name, weight), weight), f"ranks differ in {name}"
+    return whole
 
 
 def _whole(tensor: Tensor) -> Tensor:

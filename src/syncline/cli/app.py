@@ -24,6 +24,7 @@ _VERBS = {
     "plan": "Find the fastest way to train a model on a cluster, and see what else was weighed.",
     "doctor": "Show what this machine has, and which strategies can run here.",
     "probe": "Measure this machine's devices and links, and write cluster.toml.",
+    "evaluate": "Evaluate a run's newest checkpoint, and the heads of its blocks.",
     "export": "Write the weights of a run as one safetensors file.",
 }
 

@@ -20,6 +20,7 @@ from syncline.cli.explain_view import Comparison, show_explanation
 from syncline.cli.explain_view import lines as explanation_lines
 from syncline.cli.pase_view import pase_values, show_pase
 from syncline.cli.plan_config import PlanConfig, resolve
+from syncline.cli.plan_stages import with_stages
 from syncline.cli.plan_view import show_plan
 from syncline.cli.units import parse_bytes
 from syncline.cluster.presets import cluster_from
@@ -53,6 +54,7 @@ def plan(
     cluster: str | None = None,
     batch: int | None = None,
     memory: str | None = None,
+    allow_inexact: Annotated[bool, FLAG] = False,
     cost: str | None = None,
     measure: Annotated[bool, FLAG] = False,
     explain: Annotated[bool, FLAG] = False,
@@ -87,6 +89,9 @@ def plan(
         Global batch size, over all devices. Default: 64, or one sample a device if that is more.
     memory:
         The limit of a device, such as 40GB. Default: all that it has.
+    allow_inexact:
+        Also list training in stages: pipelines, and `local`, which trains blocks of layers with losses of
+        their own and so learns differently.
     cost:
         What a plan costs: `syncline` (seconds on this cluster) or `pase` (the paper's flat network and
         formulas). Default: syncline.
@@ -137,6 +142,8 @@ def plan(
         except LaunchStopped as stopped:
             return 128 + stopped.signal_number
     planned = make_plan(graph, where, request)
+    if allow_inexact:
+        planned = with_stages(planned, graph, where, request)
     save_plan(planned.plan, output)
     again = (lambda size: _capture(settings, size)) if capture_s <= CHEAP_CAPTURE_S else None
     told = _Told(planned, graph, where, capture_s)

@@ -23,6 +23,7 @@ def show_plan(plan: Plan, by_layer: Sequence[Section], devices: int, capture_s: 
     _headline(plan, devices, capture_s, to)
     _warnings(plan, to)
     _alternatives(plan, to)
+    _stages(plan, to)
     _layers(plan, by_layer, to)
     _memory(plan, to)
 
@@ -80,6 +81,20 @@ def _alternatives(plan: Plan, to: Console) -> None:
             table.add_row(escape(one.name), *[""] * 5, exact, escape(one.note))
         else:
             table.add_row(escape(one.name), *_figures(one.prediction, best), exact, fits)
+    to.print(table)
+
+
+def _stages(plan: Plan, to: Console) -> None:
+    """What only training in stages has: the time in which devices wait, and what they send."""
+    staged = [(one.name, one.prediction) for one in plan.alternatives]
+    counted = [(name, one) for name, one in staged if one is not None and one.sent_bytes is not None]
+    if not counted:
+        return
+    table = grid("", "step", "bubble", "of the step", "memory a device", "sent a device", title="In stages")
+    for name, one in counted:
+        bubble = one.times.bubble_s
+        figures = show_seconds(one.step_s), show_seconds(bubble), f"{bubble / one.step_s:.0%}"
+        table.add_row(escape(name), *figures, show_bytes(one.memory.total), show_bytes(one.sent_bytes or 0.0))
     to.print(table)
 
 

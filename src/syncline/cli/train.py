@@ -173,11 +173,14 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
     sent = summary.sent_bytes or {}
     ranks = f"{summary.world_size} rank{'s'[: summary.world_size > 1]}"
     exactness = "exact" if summary.exact else "inexact"
+    exposed_s = summary.exposed_comm_s
+    waiting = None if exposed_s is None else f"{show_seconds(exposed_s)} of a step, on average"
     figures = [
         ("strategy", f"{summary.strategy} ({exactness}), {ranks}, {summary.cluster}"),
         ("loss", None if summary.final_loss is None else f"{summary.final_loss:.4f}"),
         ("evaluation loss", None if summary.eval_loss is None else f"{summary.eval_loss:.4f}"),
         ("step", None if summary.median_step_s is None else show_seconds(summary.median_step_s)),
+        ("waiting for nodes", waiting),
         ("speed", None if summary.samples_per_s is None else f"{summary.samples_per_s:.1f} samples/s"),
         ("peak memory a rank", None if memory is None else show_bytes(memory)),
         *((f"sent, {level} level", show_bytes(count)) for level, count in sent.items() if count),

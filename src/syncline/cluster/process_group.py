@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from syncline.cluster.device import backend_for
+from syncline.cluster.membership import Generation
 from syncline.cluster.rank import Rank, current_rank, launched_by_torchrun
 
 TIMEOUT = timedelta(minutes=10)
@@ -30,12 +31,43 @@ def init_process_group(device: torch.device) -> None:
     )
 
 
+def open_generation(device: torch.device, store: dist.Store, generation: Generation, rank: Rank) -> None:
+    """Join the members of a generation, after leaving those of the one before."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    index, size = generation.place(rank)
+    dist.init_process_group(
+        backend_for(device.type),
+        store=dist.PrefixStore(f"generation-{generation.number}", store),
+        rank=index,
+        world_size=size,
+        timeout=TIMEOUT,
+        device_id=None if device.type == "cpu" else device,
+    )
+
+
+def leave_group(group: dist.ProcessGroup) -> None:
+    """Leave a group whose other members may be gone; it closes when the last reference to it is dropped."""
+    group.abort()
+    dist.destroy_process_group(group)
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether an error of a collective says that a peer is gone, rather than that the program is wrong."""
+    return isinstance(error, dist.DistError) or "third_party/gloo" in str(error)
+
+
+def meeting_store() -> dist.Store:
+    """The store where ranks find each other, kept by the first rank or by torchrun."""
+    store, _, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    return store
+
+
 def _open_store(rank: Rank) -> dist.Store:
     if not launched_by_torchrun():
         return dist.HashStore()
-    store, _, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))
     # Torchrun keeps its store when it starts ranks again, and with it the addresses of those that died.
-    return dist.PrefixStore(f"start-{rank.restarts}", store)
+    return dist.PrefixStore(f"start-{rank.restarts}", meeting_store())
 
 
 @contextmanager

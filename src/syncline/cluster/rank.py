@@ -16,6 +16,8 @@ class Rank:
     local_index: int = 0
     local_world_size: int = 1
     restarts: int = 0
+    rejoins: bool = False
+    """Whether this rank was started again by itself: the others go on, where the strategy lets them."""
 
     @property
     def node(self) -> int:
@@ -45,10 +47,13 @@ def current_rank(environment: Mapping[str, str] | None = None) -> Rank:
     if not launched_by_torchrun(variables):
         return Rank()
     world_size = int(variables["WORLD_SIZE"])
+    restarts = int(variables.get("TORCHELASTIC_RESTART_COUNT", "0"))
     return Rank(
         index=int(variables["RANK"]),
         world_size=world_size,
         local_index=int(variables.get("LOCAL_RANK", "0")),
         local_world_size=int(variables.get("LOCAL_WORLD_SIZE", str(world_size))),
-        restarts=int(variables.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        restarts=restarts,
+        # With a store of its own torchrun starts all ranks again at once.
+        rejoins=restarts > 0 and variables.get("TORCHELASTIC_USE_AGENT_STORE") == "False",
     )

@@ -17,13 +17,21 @@ from torch.distributed.launcher import LaunchConfig, elastic_launch
 from syncline.errors import ClusterError, SynclineError
 from syncline.launch.failures import failure_error, first_failure
 from syncline.launch.logs import RankLogs, torch_launcher_log
-from syncline.launch.rank_entry import RankProgram, run_rank
+from syncline.launch.rank_entry import RankPlace, RankProgram, run_rank
 from syncline.launch.stopping import LaunchStopped, stop_signals
 from syncline.launch.variables import environment
 from syncline.launch.watch import RankWatcher
 
 
-def run_agent(entry: str, argument: str, *, logs: Path, config: LaunchConfig, restart: int) -> None:
+def run_agent(
+    entry: str,
+    argument: str,
+    *,
+    logs: Path,
+    config: LaunchConfig,
+    restart: int,
+    place: RankPlace | None = None,
+) -> None:
     """Start the ranks of this node and wait for their end.
 
     Args:
@@ -32,6 +40,7 @@ def run_agent(entry: str, argument: str, *, logs: Path, config: LaunchConfig, re
         logs: The folder of logs and errors, which exists.
         config: What torch's launcher is told, except for logs and signals, which are set here.
         restart: How often the ranks have been started before.
+        place: Where this node's ranks are in the run, when this launcher knows of no other node.
 
     Raises:
         SynclineError: A rank failed; the first one's error.
@@ -47,6 +56,7 @@ def run_agent(entry: str, argument: str, *, logs: Path, config: LaunchConfig, re
             launcher=os.getpid(),
             watcher=watcher.announcements,
             restart=restart,
+            place=place,
         )
         ending = _run(program, config, watcher)
     # Torch leaves its rendezvous to the garbage collector when stopped; it has a thread and a port.
@@ -73,7 +83,8 @@ def _run(program: RankProgram, config: LaunchConfig, watcher: RankWatcher) -> Ex
         return LaunchStopped(stopped_by[0] if stopped_by else error.sigval)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        watcher.record(rank, failure.exitcode)
+        first = 0 if program.place is None else program.place.first_rank
+        watcher.record(first + rank, failure.exitcode)
         return _failure(program)
     except RendezvousError as error:
         return _failure(program) or ClusterError(f"The ranks cannot find each other: {error}")

@@ -7,6 +7,7 @@ them, passes signals on, and ends them all when one has failed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -18,7 +19,16 @@ from pathlib import Path
 
 from syncline.cluster.emulation import Emulation, parse_emulation
 from syncline.errors import RankFailedError, SynclineError
-from syncline.launch.failures import clear_failures, death_text, failure_error, first_failure, tail_text
+from syncline.launch.failures import (
+    RankFailure,
+    clear_failures,
+    death_text,
+    failure_error,
+    first_failure,
+    is_mistake,
+    read_failures,
+    tail_text,
+)
 from syncline.launch.link import INTERFACE, EmulatedNode, LinkBytes, emulated_network, read_link_bytes
 from syncline.launch.namespaces import check_emulation_possible, enter_command
 from syncline.launch.node_task import NodeTask, encode_task, node_log_path
@@ -40,6 +50,7 @@ def launch_emulated(
     emulation: Emulation,
     logs: Path,
     max_restarts: int = 0,
+    survives: bool = False,
     stop_timeout_s: int = STOP_TIMEOUT_S,
 ) -> LinkBytes:
     """Run a function on the ranks of emulated nodes, with the torchrun variables set.
@@ -54,6 +65,8 @@ def launch_emulated(
         emulation: The nodes, and the rate of their links.
         logs: The folder of the ranks' logs, made when missing.
         max_restarts: How often all ranks are started again after one failed.
+        survives: The ranks go on without a node that is lost, unless it is the first. Then `max_restarts`
+            is how often lost nodes are started again, to join the others.
         stop_timeout_s: How long ranks may take to save and end after Ctrl-C or SIGTERM.
 
     Returns:
@@ -76,9 +89,13 @@ def launch_emulated(
             logs=logs.absolute(),
             stop_timeout_s=stop_timeout_s,
             nodes=nodes,
+            survives=survives,
         )
         before = launch.read_bytes()
-        with_restarts(launch.start, max_restarts)
+        if survives:
+            launch.start(0, replacements=max_restarts)
+        else:
+            with_restarts(launch.start, max_restarts)
         return launch.read_bytes() - before
 
 
@@ -90,28 +107,47 @@ class _Launch:
     logs: Path
     stop_timeout_s: int
     nodes: Sequence[EmulatedNode]
+    survives: bool
 
     def read_bytes(self) -> LinkBytes:
         counts = [read_link_bytes(node.holder) for node in self.nodes]
         return sum(counts, start=LinkBytes(inside=0, between=0))
 
-    def start(self, restart: int) -> None:
-        """Run the ranks of all nodes once."""
+    def start(self, restart: int, replacements: int = 0) -> None:
+        """Run the ranks of all nodes once; lost ones are started again so often, where the others go on."""
         run_id = uuid.uuid4().hex
         with ExitStack() as stack:
             launchers = [
                 stack.enter_context(self._launcher(self._task(node, restart, run_id), node))
                 for node in self.nodes
             ]
+            used = itertools.count(1)
+
+            def replace(node: int) -> subprocess.Popen[bytes] | None:
+                number = next(used)
+                if number > replacements:
+                    return None
+                task = self._task(self.nodes[node], number, uuid.uuid4().hex)
+                return stack.enter_context(self._launcher(task, self.nodes[node]))
+
             ending = supervise(
                 launchers,
-                lambda: first_failure(self.logs, restart) is not None,
+                lambda: self._failure(restart) is not None,
                 stop_timeout_s=self.stop_timeout_s,
+                replace=replace if self.survives else None,
             )
         if ending.signal_number is not None:
             raise LaunchStopped(ending.signal_number)
-        if any(ending.exit_codes):
+        if any(ending.exit_codes[:1] if self.survives else ending.exit_codes) or self._failure(restart):
             raise self._error(ending, restart)
+
+    def _failure(self, restart: int) -> RankFailure | None:
+        """The first failure that the run cannot go on after."""
+        if not self.survives:
+            return first_failure(self.logs, restart)
+        ranks = self.emulation.ranks_per_node
+        fatal = (each for each in read_failures(self.logs) if each.rank < ranks or is_mistake(each))
+        return next(fatal, None)
 
     def _task(self, node: EmulatedNode, restart: int, run_id: str) -> NodeTask:
         return NodeTask(
@@ -122,11 +158,12 @@ class _Launch:
             node=node.index,
             ranks=self.emulation.ranks_per_node,
             address=node.address,
-            rendezvous=f"{self.nodes[0].address}:{RENDEZVOUS_PORT + restart}",
+            rendezvous=f"{self.nodes[0].address}:{RENDEZVOUS_PORT + (0 if self.survives else restart)}",
             run_id=run_id,
             restart=restart,
             stop_timeout_s=self.stop_timeout_s,
             parent=os.getpid(),
+            alone=self.survives,
             python_path=sys.path,
         )
 
@@ -159,7 +196,7 @@ class _Launch:
         return {**defaults, **os.environ, "GLOO_SOCKET_IFNAME": INTERFACE}
 
     def _error(self, ending: Ending, restart: int) -> SynclineError:
-        failure = first_failure(self.logs, restart)
+        failure = self._failure(restart)
         dead = ending.dead_node
         if failure is not None and (dead is None or failure.time_s <= ending.death_time_s):
             return failure_error(failure, self.logs)

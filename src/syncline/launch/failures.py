@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from syncline.errors import RankFailedError, SynclineError
+from syncline.errors import NodeLostError, RankFailedError, SynclineError
 
 LOG_TAIL_LINES = 15
 START_MARK = "--- started "
@@ -116,6 +116,13 @@ def failure_error(failure: RankFailure, logs: Path) -> SynclineError:
     error.args = (failure.message,)
     error.add_note(f"raised by rank {failure.rank}; its log: {log_path(logs, failure.rank)}")
     return error
+
+
+def is_mistake(failure: RankFailure) -> bool:
+    """Whether a rank failed by something that every rank would fail by: what the user can act upon."""
+    known = {kind.__name__ for kind in _error_classes(SynclineError)}
+    is_known = any(name in known for name in failure.classes)
+    return is_known and NodeLostError.__name__ not in failure.classes
 
 
 def death_text(exit_code: int) -> str:

@@ -32,6 +32,8 @@ class NodeTask:
     stop_timeout_s: int
     parent: int
     """The process that starts the nodes."""
+    alone: bool
+    """Start these ranks without the other nodes' launchers, so that a node can be lost and come back."""
     python_path: list[str]
     """Its `sys.path`, where the entry can be found."""
 

@@ -23,6 +23,25 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """The place of a node that was started by itself, so that it can be lost and started again."""
+
+    first_rank: int
+    """Of this node."""
+    world_size: int
+    address: str
+    """Of the first node, where the first rank keeps the store."""
+    port: int
+
+    def apply(self) -> None:
+        """Set the torchrun variables of this rank."""
+        os.environ["RANK"] = str(self.first_rank + int(os.environ["LOCAL_RANK"]))
+        os.environ["WORLD_SIZE"] = str(self.world_size)
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = self.address, str(self.port)
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankProgram:
     """What every rank runs."""
 
@@ -36,10 +55,14 @@ class RankProgram:
     """Where a rank says that it lives, and that its work is done (see `watch`)."""
     restart: int
     """How often the ranks have been started before."""
+    place: RankPlace | None = None
+    """Where this node's ranks are in a larger run that torch's launcher knows nothing of."""
 
 
 def run_rank(program: RankProgram) -> None:
     """Run the program as the rank that the torchrun variables say."""
+    if program.place is not None:
+        program.place.apply()
     rank = int(os.environ["RANK"])
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(program.restart)
     die_with_parent(program.launcher)

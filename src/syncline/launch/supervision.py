@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from syncline.launch.node_task import EXIT_FAILED, EXIT_STOPPED
 from syncline.launch.stopping import stop_signals
@@ -33,17 +34,26 @@ class Ending:
     """By node."""
 
 
+Replace: TypeAlias = Callable[[int], "subprocess.Popen[bytes] | None"]
+"""Starts the launcher of a node again, or says that it shall stay lost."""
+
+
 def supervise(
-    launchers: Sequence[subprocess.Popen[bytes]], has_failed: Callable[[], bool], *, stop_timeout_s: float
+    launchers: list[subprocess.Popen[bytes]],
+    has_failed: Callable[[], bool],
+    *,
+    stop_timeout_s: float,
+    replace: Replace | None = None,
 ) -> Ending:
     """Wait until every launcher has ended.
 
     Args:
         launchers: The running launchers, by node.
-        has_failed: Whether a rank has failed, wherever it was.
+        has_failed: Whether a rank has failed, wherever it was, so that the run must end.
         stop_timeout_s: How long ranks may take to save and end after a signal.
+        replace: What to do about a lost node, other than the first; without it the run ends.
     """
-    watch = _Watch(launchers, has_failed, stop_timeout_s)
+    watch = _Watch(launchers, has_failed, stop_timeout_s, replace)
     with stop_signals(watch.stop, watch.insist):
         while watch.step():
             time.sleep(POLL_S)
@@ -56,9 +66,10 @@ class _Watch:
 
     def __init__(
         self,
-        launchers: Sequence[subprocess.Popen[bytes]],
+        launchers: list[subprocess.Popen[bytes]],
         has_failed: Callable[[], bool],
         stop_timeout_s: float,
+        replace: Replace | None,
     ) -> None:
         self.ending = Ending()
         self._launchers = launchers
@@ -67,6 +78,8 @@ class _Watch:
         self._insist_at_s = math.inf
         self._kill_at_s = math.inf
         self._is_ending = False
+        self._replace = replace
+        self._lost: set[int] = set()
 
     def stop(self, number: int) -> None:
         self.ending.signal_number = number
@@ -81,14 +94,30 @@ class _Watch:
         """Look once; says whether a launcher still runs."""
         codes = [launcher.poll() for launcher in self._launchers]
         if not self._is_ending:
+            if self._replace is not None:
+                codes = self._go_on(codes, self._replace)
             self._note_death(codes)
-            if any(codes) or self._has_failed():
+            is_over = self._replace is not None and codes[0] == 0
+            if is_over or any(codes) or self._has_failed():
                 self._end(signal.SIGTERM, FAILURE_GRACE_S)
         if time.monotonic() >= self._insist_at_s:
             self.insist()
         if time.monotonic() >= self._kill_at_s:
             self._signal(signal.SIGKILL)
         return None in codes
+
+    def _go_on(self, codes: list[int | None], replace: Replace) -> list[int | None]:
+        """Have lost nodes started again; what to take for the launchers' exit codes."""
+        for node, code in enumerate(codes):
+            if node == 0 or not code or node in self._lost or self._has_failed():
+                continue
+            launcher = replace(node)
+            if launcher is None:
+                self._lost.add(node)
+            else:
+                self._launchers[node] = launcher
+                codes[node] = None
+        return [0 if node in self._lost else code for node, code in enumerate(codes)]
 
     def _note_death(self, codes: Sequence[int | None]) -> None:
         for node, code in enumerate(codes):

@@ -22,6 +22,8 @@ class Times:
     hidden_s: float = 0.0
     """The part of `parameters_s` that is expected to hide behind compute."""
     optimizer_s: float = 0.0
+    bubble_s: float = 0.0
+    """In which a device of a pipeline waits for other stages."""
 
     @property
     def exposed_comm_s(self) -> float:
@@ -31,7 +33,7 @@ class Times:
     @property
     def step_s(self) -> float:
         """The whole step."""
-        return self.compute_s + self.recompute_s + self.exposed_comm_s + self.optimizer_s
+        return self.compute_s + self.recompute_s + self.exposed_comm_s + self.optimizer_s + self.bubble_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class Prediction:
 
     times: Times
     memory: Memory
+    sent_bytes: float | None = None
+    """What the device that sends most sends in a step, where that is counted."""
 
     @property
     def step_s(self) -> float:

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from syncline.errors import StrategyError
 from syncline.strategies.blocks import recompute_blocks
-from syncline.strategies.protocol import Job
+from syncline.strategies.protocol import Job, Together
 from syncline.strategies.state import apply_state, collect_state
 from syncline.workloads.batch import split_rows, to_device
 from syncline.workloads.workload import Batch
@@ -26,7 +26,7 @@ def no_gradient_sync(_last: bool) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class GradientStep:
+class GradientStep(Together):
     """Forward, backward, clipping and optimizer step, with gradients accumulated over micro-batches."""
 
     def __init__(
@@ -67,9 +67,7 @@ class GradientStep:
         if self._check_gradients is not None:
             self._check_gradients(self.model)
             self._check_gradients = None
-        self._clip()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._update()
         return total
 
     def evaluate(self, batch: Batch) -> Tensor:
@@ -90,6 +88,12 @@ class GradientStep:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state, perhaps from another strategy."""
         apply_state(self.model, self.optimizer, state)
+
+    def _update(self) -> None:
+        """Change the weights by the gradients that backward left."""
+        self._clip()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._options.precision == "fp32":

@@ -34,6 +34,7 @@ def parallelize(
     precision: Literal["fp32", "bf16"] = "fp32",
     clip_norm: float | None = None,
     activation_checkpointing: bool = False,
+    steps: int | None = None,
 ) -> TrainStep:
     """The step that trains `model` with a strategy; call it with each batch of this rank.
 
@@ -47,22 +48,26 @@ def parallelize(
         loss_fn: Gets the output and the targets; by default cross-entropy.
         strategy: `name` or `name:key=value,...`, or a plan of `syncline.plan`.
         example_batch: One global batch, over all ranks; strategies that capture the model (`planned`,
-            `tensor`) need it, and only its shapes and types matter. A plan of `syncline.plan` knows it.
+            `tensor`, `pipeline`, `local`) need it, and only its shapes and types matter. A plan of
+            `syncline.plan` knows it.
         accumulate: Micro-batches that each batch is cut into.
         precision: `bf16` runs under autocast.
         clip_norm: Largest total norm of the gradients.
         activation_checkpointing: Recompute each block's activations in backward.
+        steps: How many steps the loop will make, for strategies with phases such as `daso`.
 
     Returns:
         A step: `loss = step((inputs, targets))` trains and gives this rank's mean loss, detached;
         `step.evaluate(batch)` gives a loss without training. `step.rows(global_batch)` says which rows of
-        a global batch this rank must be given: with `tensor` and `planned`, some ranks get the same.
+        a global batch this rank must be given: where several ranks work on the same rows (`tensor`,
+        `planned`, `pipeline`, `local`), they get the same.
     """
     rank = current_rank()
     device = rank_device(rank)
     plan = strategy if isinstance(strategy, Plan) else None
     chosen = parse_strategy("planned" if isinstance(strategy, Plan) else strategy)
-    chosen.check(world_size=rank.world_size, global_batch=rank.world_size * accumulate, accumulate=accumulate)
+    global_batch = rank.world_size * accumulate if example_batch is None else count_rows(example_batch)
+    chosen.check(world_size=rank.world_size, global_batch=global_batch, accumulate=accumulate)
     if not dist.is_initialized():
         init_process_group(device)
         atexit.register(_close)
@@ -81,6 +86,7 @@ def parallelize(
             clip_norm=clip_norm,
             activation_checkpointing=activation_checkpointing,
         ),
+        steps=steps,
         example=example and slice_rows(example, slice(count_rows(example) // accumulate)),
         plan=plan,
     )

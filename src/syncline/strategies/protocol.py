@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from syncline.cluster.rank import Rank
@@ -52,6 +53,8 @@ class Job:
     deferred: Mapping[str, DeferredWeight] = field(default_factory=dict)
     """By name, the parameters that are on the meta device: the strategy makes the parts that this rank needs.
     There are none unless the strategy `defers_weights`."""
+    steps: int | None = None
+    """How many steps the run has, when that is known."""
 
 
 @runtime_checkable
@@ -59,10 +62,26 @@ class TrainStep(Protocol):
     """One rank's side of a training step, and the state that a checkpoint must hold."""
 
     model: nn.Module
+    """What this rank holds of the model."""
     optimizer: torch.optim.Optimizer
+    buffer_group: dist.ProcessGroup | None
+    """The ranks that hold the same buffers as this one; None when all do."""
+    loss_weight: float
+    """How much this rank's losses count in the run's: 0 where only others have the model's own loss."""
+    lead: int
+    """How many steps after the next ranks may agree on a step's loss; 0 where steps wait for all anyway."""
+    is_apart: bool
+    """Whether ranks never wait for all others while they train, not even to save."""
+    scopes: Sequence[str]
+    """What may precede this rank's names in a checkpoint, the best first; several where weights differ."""
+    notes: tuple[str, ...]
+    """What to tell the user about how the step was made, a line each."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Train on this rank's rows of a global batch, from any device; the rank's mean loss, detached."""
+        """Train on this rank's rows of a global batch, from any device; the rank's mean loss, detached.
+
+        The run's loss is the mean of these over all ranks, by `loss_weight`.
+        """
         ...
 
     def evaluate(self, batch: Batch) -> Tensor:
@@ -73,6 +92,11 @@ class TrainStep(Protocol):
         """Which rows of each global batch this rank must be given."""
         ...
 
+    @property
+    def exposed_s(self) -> float | None:
+        """Seconds in which this rank has stood still for other nodes; None where that is not counted."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimizer state by parameter name, the same names under every exact strategy."""
         ...
@@ -80,6 +104,22 @@ class TrainStep(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` gave, perhaps under another strategy."""
         ...
+
+
+class Together:
+    """What steps have in common in which every rank has a loss of the model and waits for the others."""
+
+    buffer_group: dist.ProcessGroup | None = None
+    loss_weight: float = 1.0
+    lead: int = 0
+    is_apart: bool = False
+    scopes: Sequence[str] = ("",)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exposed_s(self) -> float | None:
+        """Not counted."""
+        return None
 
 
 class Strategy(Protocol):

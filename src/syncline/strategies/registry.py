@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from syncline.errors import StrategyError, unknown_name
 from syncline.options import parse_options
+from syncline.strategies.daso import Daso
 from syncline.strategies.data import DataParallel
+from syncline.strategies.diloco import DiLoCo
+from syncline.strategies.hierarchical import Hierarchical
+from syncline.strategies.local.strategy import LocalParallel
+from syncline.strategies.local_sgd import LocalSgd
+from syncline.strategies.pipeline import Pipeline
 from syncline.strategies.planned.strategy import Planned
 from syncline.strategies.planned.tensor import TensorParallel
 from syncline.strategies.protocol import Strategy
@@ -21,6 +27,12 @@ STRATEGIES: dict[str, type[Strategy]] = {
         Zero1,
         TensorParallel,
         Planned,
+        Daso,
+        LocalSgd,
+        DiLoCo,
+        Hierarchical,
+        Pipeline,
+        LocalParallel,
     )
 }
 

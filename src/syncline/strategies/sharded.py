@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -44,12 +45,7 @@ class Sharded:
     def setup(self, job: Job) -> TrainStep:
         """Shard each block and then the rest, and let the optimizer hold the shards."""
         model = prepare_model(job)
-        names = parameter_names(model)
-        mesh = self._mesh(job)
-        for block in find_blocks(model):
-            fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard_after_forward)
-        root = fully_shard(model, mesh=mesh, reshard_after_forward=self.reshard_after_forward)
-        rebind(job.optimizer, model, names)
+        root = shard(model, job.optimizer, self._mesh(job), reshard_after_forward=self.reshard_after_forward)
 
         def sync(last: bool) -> AbstractContextManager[Any]:
             _sync_gradients(root, last)
@@ -71,10 +67,27 @@ class _ShardedStep(GradientStep):
 
     def evaluate(self, batch: Batch) -> Tensor:
         loss = super().evaluate(batch)
-        for module in self.model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        reshard(self.model)
         return loss
+
+
+def shard(
+    model: nn.Module, optimizer: torch.optim.Optimizer, mesh: DeviceMesh, *, reshard_after_forward: bool
+) -> FSDPModule:
+    """Cut each block and then the rest over a mesh, and let the optimizer hold the shards."""
+    names = parameter_names(model)
+    for block in find_blocks(model):
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard_after_forward)
+    root = fully_shard(model, mesh=mesh, reshard_after_forward=reshard_after_forward)
+    rebind(optimizer, model, names)
+    return root
+
+
+def reshard(model: nn.Module) -> None:
+    """Drop gathered weights, as a backward would have done."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def _sync_gradients(root: FSDPModule, wanted: bool) -> None:

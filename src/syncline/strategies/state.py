@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 GROUPS_KEY = "optimizer_groups"
+AUXILIARY = "auxiliary."
+"""Begins the names of what is not part of the model; a training whose checkpoint lacks it starts it anew."""
 
 
 def collect_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

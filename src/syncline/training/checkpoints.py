@@ -17,12 +17,14 @@ from typing import Any
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from syncline.cluster.process_group import leave_group
 from syncline.cluster.rank import Rank
 from syncline.errors import CheckpointError
 from syncline.strategies.protocol import TrainStep
 from syncline.training.files import write_json
+from syncline.training.loading import load_step
+from syncline.training.progress import announce
 
 INFO_FILE = "syncline.json"
 _NAME = re.compile(r"step-(\d+)")
@@ -52,14 +54,13 @@ class Checkpoints:
         self._keep = keep
         self._is_first = rank.is_first
         # Saving goes on in a thread beside training: a group of its own keeps their collectives apart.
-        self._group = _open_group()
+        self._group: dist.ProcessGroup | None = _open_group()
         self._pending: Future[Any] | None = None
         self._finish_error: OSError | None = None
         self._finished = threading.Event()
         if self._is_first:
             folder.mkdir(parents=True, exist_ok=True)
-            for partial in folder.glob("*.partial"):
-                shutil.rmtree(partial)
+            self._remove_partials()
 
     def save(self, state: dict[str, Any], info: CheckpointInfo) -> None:
         """Copy the state and start writing it; the last save is waited for first."""
@@ -97,6 +98,22 @@ class Checkpoints:
         # No rank may look for the newest checkpoint before the first one has renamed it.
         dist.barrier(self._group)
 
+    def abandon(self) -> None:
+        """Give up what is being saved: ranks that were to write it are gone. What is whole stays."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.add_done_callback(lambda done: done.exception())
+        group, self._group = self._group, None
+        if group is not None:
+            leave_group(group)
+
+    def reopen(self) -> None:
+        """Save with the members of the process group of now; every one must call this."""
+        self._group = _open_group()
+        self._finish_error = None
+        if self._is_first:
+            self._remove_partials()
+
     def close(self) -> None:
         """Wait for the last save and end the group."""
         self.wait()
@@ -104,10 +121,14 @@ class Checkpoints:
 
     def load(self, step: TrainStep, path: Path) -> None:
         """Put a checkpoint into a step, whatever strategy and world size it was saved under."""
-        state = step.state_dict()
-        check_fits(state, path)
-        dcp.load(state, storage_reader=dcp.FileSystemReader(path), process_group=self._group)
-        step.load_state_dict(state)
+        new = load_step(step, path, self._group)
+        if new and self._is_first:
+            announce([f"{path.name} has no heads for these blocks: they start anew ({len(new)} tensors)"])
+
+    def _remove_partials(self) -> None:
+        for partial in self.folder.glob("*.partial"):
+            # One that was abandoned may still be written to by a thread that is about to fail.
+            shutil.rmtree(partial, ignore_errors=True)
 
     def _finish(self, done: Future[Any], partial: Path, info: CheckpointInfo) -> None:
         try:
@@ -151,20 +172,3 @@ def read_info(path: Path) -> CheckpointInfo:
         return CheckpointInfo(**json.loads((path / INFO_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is not a checkpoint of Syncline: {error}") from None
-
-
-def check_fits(state: dict[str, Any], path: Path) -> None:
-    """Refuse a checkpoint that lacks something this state needs, or has it in another shape."""
-    saved = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    for name, value in state.items():
-        if name not in saved:
-            raise CheckpointError(
-                f"The checkpoint {path} has no '{name}': it is of another model or optimizer.\n"
-                "Resume with the model and optimizer of that run, or start a new run in another folder."
-            )
-        entry = saved[name]
-        if isinstance(entry, TensorStorageMetadata) and tuple(entry.size) != tuple(value.shape):
-            raise CheckpointError(
-                f"'{name}' has shape {tuple(entry.size)} in the checkpoint {path} but {tuple(value.shape)} "
-                "in this model.\nResume with the model of that run."
-            )

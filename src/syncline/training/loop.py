@@ -20,7 +20,7 @@ from syncline.training.config import TrainConfig
 from syncline.training.measurements import Measurements
 from syncline.training.progress import ProgressView
 from syncline.training.seeding import seed_everything
-from syncline.training.signals import Outcome, Signals, any_rank, mean_over_ranks
+from syncline.training.signals import Outcome, Signals, any_rank
 from syncline.training.sinks import Metrics, Sink
 from syncline.training.stop_flag import StopFlag
 from syncline.workloads.workload import Samples
@@ -57,22 +57,30 @@ class Loop:
         self._parts = parts
         self._config = parts.config
         self._saved = done
-        self._signals = Signals(parts.rank.world_size, parts.device)
-        self._posted: Metrics = {}
+        self._signals = Signals(parts.device, weight=parts.step.loss_weight, lead=parts.step.lead)
+        self._posted: dict[int, Metrics] = {}
+        self._is_over = False
 
     def run(self) -> None:
         """Train, report, evaluate and save."""
-        while self.done < self._config.steps and not self.stopped:
+        while not self._is_over:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Make a step and save when that is due, or end."""
+        if self.done < self._config.steps and not self.stopped:
             self.train_once()
-            if self._is_due(self._config.evaluation.every) or self._is_due(self._config.checkpoint.every):
-                self._settle()
-            if self.stopped:
-                self._settle()
-        self._settle()
-        self._save()
+            if self._is_due(self._config.checkpoint.every) and self.done < self._config.steps:
+                if not self._parts.step.is_apart:
+                    self._settle()
+                self._save()
+        else:
+            self._settle()
+            self._save()
+            self._is_over = True
 
     def train_once(self) -> None:
-        """Train on the next global batch, and act on what the step before came to."""
+        """Train on the next global batch, evaluate if that is due, and act on what earlier steps came to."""
         parts, number = self._parts, self.done + 1
         started = time.perf_counter()
         parts.meter.resume()
@@ -82,17 +90,25 @@ class Loop:
         rate = parts.schedule.get_last_lr()[0]
         loss = parts.step(batch)
         parts.schedule.step()
-        before = self._signals.read()
-        before_metrics = self._posted
-        self._signals.post(number, loss, stop=parts.stop.is_set)
-        self._posted = {"step": number, "lr": rate, "step_s": time.perf_counter() - started}
+        self._posted[number] = {"lr": rate, "step_s": time.perf_counter() - started}
         self.done = number
-        if before is not None:
-            self._take(before, before_metrics)
+        is_last = number == self._config.steps
+        due = is_last or self._is_due(self._config.evaluation.every)
+        eval_loss = self._evaluate() if due else None
+        self._signals.post(
+            number, loss, stop=parts.stop.is_set, eval_loss=eval_loss, regroup=self._has_newcomers()
+        )
+        before_s = self._signals.waited_s
+        for outcome in self._signals.read():
+            self._take(outcome)
+        # A rank that is ahead of the others stands still here, and that is part of what a step takes.
+        self._posted[number]["step_s"] += self._signals.waited_s - before_s
+        if parts.step.exposed_s is not None:
+            self.measurements.exposed_s = parts.step.exposed_s + self._signals.waited_s
 
-    def _take(self, outcome: Outcome, metrics: Metrics, eval_loss: float | None = None) -> None:
+    def _take(self, outcome: Outcome) -> None:
         """Act on what a step came to: the same on every rank."""
-        parts = self._parts
+        parts, metrics = self._parts, self._posted.pop(outcome.step)
         if not outcome.is_finite:
             raise NonFiniteLossError(self._not_finite(f"The loss is {outcome.loss} at step {outcome.step}"))
         self.measurements.add_step(loss=outcome.loss, step_s=metrics["step_s"])
@@ -105,8 +121,8 @@ class Loop:
             "step_s": metrics["step_s"],
             "time_s": self.measurements.train_s,
         }
-        if eval_loss is not None:
-            line["eval_loss"] = eval_loss
+        if outcome.eval_loss is not None:
+            line["eval_loss"] = self.measurements.eval_loss = outcome.eval_loss
         for sink in parts.sinks:
             sink.write(line)
         if parts.view is not None:
@@ -114,24 +130,17 @@ class Loop:
             parts.view.show(step=outcome.step, loss=outcome.loss, samples_per_s=speed)
 
     def _settle(self) -> None:
-        """Read the last step's outcome now, then evaluate and save what is due after it."""
-        outcome = self._signals.read()
-        if outcome is None:
-            return
-        at_end = self.done == self._config.steps
-        eval_loss = None
-        if outcome.is_finite and (at_end or self._is_due(self._config.evaluation.every)):
-            eval_loss = self._evaluate()
-        self._take(outcome, self._posted, eval_loss)
-        if self._is_due(self._config.checkpoint.every) and not at_end:
-            self._save()
+        """Wait for all outcomes."""
+        for outcome in self._signals.read(everything=True):
+            self._take(outcome)
 
-    def _evaluate(self) -> float | None:
+    def _evaluate(self) -> torch.Tensor | None:
+        """This rank's mean loss on the evaluation split."""
         parts = self._parts
         if parts.evaluation is None or not self._config.evaluation.batches:
             return None
         parts.meter.pause()
-        share_buffers(parts.step.model)
+        share_buffers(parts.step)
         losses = [
             parts.step.evaluate(batch)
             for batch in evaluation_batches(
@@ -141,9 +150,7 @@ class Loop:
                 part=parts.step.rows(self._config.batch),
             )
         ]
-        own = torch.stack(losses).double().mean().item()
-        self.measurements.eval_loss = mean_over_ranks(own, parts.device)
-        return self.measurements.eval_loss
+        return torch.stack(losses).double().mean()
 
     def _save(self) -> None:
         if self._saved == self.done:
@@ -151,13 +158,14 @@ class Loop:
         parts, self._saved = self._parts, self.done
         parts.meter.pause()
         broken = not all(bool(p.isfinite().all()) for p in _local_parameters(parts.step.model))
-        if any_rank(broken, parts.device):
+        # Ranks that are apart do not wait for each other's word: one that is broken ends the run for all.
+        if broken if parts.step.is_apart else any_rank(broken, parts.device):
             raise NonFiniteLossError(self._not_finite(f"Weights are not finite after step {self.done}"))
-        share_buffers(parts.step.model)
+        share_buffers(parts.step)
         info = CheckpointInfo(
             step=self.done,
-            samples=self.measurements.samples,
-            train_s=self.measurements.train_s,
+            samples=self.done * self._config.batch,
+            train_s=self.measurements.train_s + sum(one["step_s"] for one in self._posted.values()),
             model=self._config.model,
             strategy=self._config.strategy,
             world_size=parts.rank.world_size,
@@ -165,11 +173,17 @@ class Loop:
         )
         parts.checkpoints.save(parts.step.state_dict(), info)
 
+    def _has_newcomers(self) -> bool:
+        """Whether nodes want to join."""
+        return False
+
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.done % every == 0
 
     def _not_finite(self, what: str) -> str:
-        self._parts.checkpoints.wait()
+        if not self._parts.step.is_apart:
+            # Ranks that are apart might wait for each other for ever.
+            self._parts.checkpoints.wait()
         last = latest_checkpoint(self._parts.checkpoints.folder)
         kept = f"The last good checkpoint is {last}." if last else "No checkpoint was saved before."
         return (

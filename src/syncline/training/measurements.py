@@ -25,6 +25,8 @@ class Measurements:
     time_to_target_s: float | None = None
     samples_to_target: int | None = None
     step_s: list[float] = field(default_factory=list)
+    exposed_s: float | None = None
+    """Seconds in which this rank has stood still for other nodes, where the strategy counts them."""
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=TARGET_WINDOW))
 
     def add_step(self, *, loss: float, step_s: float) -> None:

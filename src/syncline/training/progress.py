@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +21,10 @@ class ProgressView(Protocol):
 
     def show(self, *, step: int, loss: float, samples_per_s: float) -> None:
         """Show a finished step."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Tell of something that happened."""
         ...
 
     def close(self) -> None:
@@ -49,6 +54,10 @@ class BarView:
     def show(self, *, step: int, loss: float, samples_per_s: float) -> None:
         """Move the bar."""
         self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", speed=f"{samples_per_s:.1f}")
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._bar.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
         """Leave the bar as it stands."""
@@ -80,6 +89,10 @@ class LineView:
             flush=True,
         )
 
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, file=sys.stderr, flush=True)
+
     def close(self) -> None:
         """Nothing to tidy up."""
 
@@ -88,6 +101,13 @@ def progress_view(title: str, *, steps: int, done: int) -> ProgressView:
     """A bar where someone can watch it, lines in a log."""
     kind = BarView if sys.stderr.isatty() else LineView
     return kind(title, steps=steps, done=done)
+
+
+def announce(lines: Iterable[str]) -> None:
+    """Tell the user something about the run, a line each."""
+    console = Console(stderr=True)
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
 
 
 def announce_start(ranks: int, folder: Path) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import torch.distributed as dist
 
 from syncline.cluster.device import rank_device
-from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import current_rank
 from syncline.cluster.traffic import TrafficMeter
 from syncline.planning.plan import Plan
 from syncline.planning.prediction import Prediction
 from syncline.strategies.protocol import TrainStep
+from syncline.strategies.registry import parse_strategy
 from syncline.training.checkpoints import latest_checkpoint
 from syncline.training.config import TrainConfig
 from syncline.training.loop import Loop
@@ -27,6 +27,8 @@ from syncline.training.run import open_loop, prepare_run
 from syncline.training.run_folder import CHECKPOINTS_FOLDER, read_config
 from syncline.training.stop_flag import StopFlag, catch_stop_signals
 from syncline.training.summary import Status, Summary, summarise, write_summary
+from syncline.training.survival import open_group
+from syncline.training.surviving_loop import SurvivingLoop
 
 ENTRY = "syncline.training.rank:run_rank"
 
@@ -51,14 +53,19 @@ def train_rank(config: TrainConfig, folder: Path, *, resume: bool) -> Summary | 
     started = time.monotonic()
     rank = current_rank()
     device = rank_device(rank)
-    with process_group(device), catch_stop_signals() as stop:
+    strategy = parse_strategy(config.strategy)
+    with open_group(strategy, rank, device) as survival, catch_stop_signals() as stop:
         traffic = TrafficMeter()
         run = prepare_run(config, rank, device, plan_of_run(config, folder, rank.world_size))
         if rank.is_first:
             keep_plan(getattr(run.step, "plan", None), folder)
-        path = latest_checkpoint(folder / CHECKPOINTS_FOLDER) if resume or rank.restarts else None
+        joins = survival is not None and rank.rejoins
+        goes_on = (resume or rank.restarts) and not joins
+        path = latest_checkpoint(folder / CHECKPOINTS_FOLDER) if goes_on else None
         run.meter.reset_peak()
-        with open_loop(run, folder, path, stop) as loop:
+        with open_loop(run, folder, path, stop, survival) as loop:
+            if isinstance(loop, SurvivingLoop) and joins:
+                loop.meet(is_new=True)
             loop.run()
         figures = _gather(run.meter.peak_bytes(), traffic.sent())
         if not rank.is_first:

@@ -19,12 +19,14 @@ from syncline.training.checkpoints import CheckpointInfo, Checkpoints, read_info
 from syncline.training.config import TrainConfig
 from syncline.training.loop import Loop, LoopParts
 from syncline.training.measurements import Measurements
-from syncline.training.progress import progress_view
+from syncline.training.progress import announce, progress_view
 from syncline.training.run_folder import CHECKPOINTS_FOLDER
 from syncline.training.schedule import make_optimizer, make_schedule
 from syncline.training.seeding import seed_everything
 from syncline.training.sinks import open_sinks
 from syncline.training.stop_flag import StopFlag
+from syncline.training.survival import Survival
+from syncline.training.surviving_loop import SurvivingLoop
 from syncline.workloads.deferred.building import Built
 from syncline.workloads.example import workload_batch
 from syncline.workloads.load import LoadedWorkload, load_workload
@@ -72,6 +74,7 @@ def prepare_run(config: TrainConfig, rank: Rank, device: torch.device, plan: Pla
         plan=plan,
         cluster=config.emulate,
         deferred=built.weights,
+        steps=config.steps,
     )
     return Run(
         config=config,
@@ -85,11 +88,15 @@ def prepare_run(config: TrainConfig, rank: Rank, device: torch.device, plan: Pla
 
 
 @contextmanager
-def open_loop(run: Run, folder: Path, path: Path | None, stop: StopFlag) -> Iterator[Loop]:
+def open_loop(
+    run: Run, folder: Path, path: Path | None, stop: StopFlag, survival: Survival | None = None
+) -> Iterator[Loop]:
     """The loop with all that it works with, standing where the checkpoint left off."""
     config = run.config
     checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, keep=config.checkpoint.keep, rank=run.rank)
     info = _load(run, checkpoints, path)
+    if run.rank.is_first:
+        announce(run.step.notes)
     done = info.step if info else 0
     sinks = open_sinks(folder, config.tracking, done=done) if run.rank.is_first else []
     title = f"{config.model} {config.strategy} x{run.rank.world_size}"
@@ -115,7 +122,7 @@ def open_loop(run: Run, folder: Path, path: Path | None, stop: StopFlag) -> Iter
         meter=run.meter,
     )
     try:
-        yield Loop(parts, done=done)
+        yield Loop(parts, done=done) if survival is None else SurvivingLoop(parts, survival, done=done)
         checkpoints.close()
     finally:
         run.batches.close()

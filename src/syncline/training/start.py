@@ -46,6 +46,7 @@ from syncline.training.summary import (
     summarise,
     write_summary,
 )
+from syncline.training.survival import survives_node_loss
 
 CPU_RANKS = 2
 
@@ -186,7 +187,14 @@ def _run_ranks(config: TrainConfig, folder: Path, *, resume: bool) -> None:
         launch_local(ENTRY, argument, ranks=ranks, logs=logs, max_restarts=config.max_restarts)
         return
     emulation = parse_emulation(config.emulate)
-    sent = launch_emulated(ENTRY, argument, emulation=emulation, logs=logs, max_restarts=config.max_restarts)
+    sent = launch_emulated(
+        ENTRY,
+        argument,
+        emulation=emulation,
+        logs=logs,
+        max_restarts=config.max_restarts,
+        survives=survives_node_loss(parse_strategy(config.strategy)),
+    )
     # The counters of the links themselves stand above what ranks know of their sockets.
     measured = {NODE_LEVEL: sent.inside, NETWORK_LEVEL: sent.between}
     write_summary(replace(read_summary(folder), sent_bytes=measured), folder)

@@ -92,7 +92,7 @@ def summarise(
         samples_per_s=known.samples_per_s,
         peak_memory_bytes=peak_memory_bytes,
         sent_bytes=sent_bytes,
-        exposed_comm_s=None,
+        exposed_comm_s=None if known.exposed_s is None else known.exposed_s / max(1, len(known.step_s)),
         predicted_step_s=None if prediction is None else prediction.step_s,
         predicted_peak_memory_bytes=None if prediction is None else round(prediction.memory.total),
         wall_s=wall_s,

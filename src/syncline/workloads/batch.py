@@ -51,6 +51,14 @@ def first_tensor(batch: Any) -> Tensor:
     raise ValueError("the batch holds no tensor")
 
 
+def list_tensors(batch: Any) -> list[Tensor]:
+    """All tensors of the batch, in the order in which its tuples, lists and mappings hold them."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    return [tensor for value in values for tensor in list_tensors(value)]
+
+
 def count_rows(batch: Batch) -> int:
     """How many samples a batch has."""
     return first_tensor(batch).shape[0]

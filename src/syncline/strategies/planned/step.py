@@ -13,12 +13,12 @@ from syncline.strategies.planned.clipping import clip_gradients
 from syncline.strategies.planned.engine import Engine
 from syncline.strategies.planned.optimizing import Optimizing
 from syncline.strategies.planned.state import PlannedState
-from syncline.strategies.protocol import Job
+from syncline.strategies.protocol import Job, Together
 from syncline.workloads.batch import split_rows, to_device
 from syncline.workloads.workload import Batch
 
 
-class PlannedStep:
+class PlannedStep(Together):
     """Forward, backward, clipping and optimizer step over this rank's shards."""
 
     def __init__(self, job: Job, plan: Plan, engine: Engine, optimizing: Optimizing) -> None:

@@ -1,0 +1,104 @@
+"""From trainings across slow links to a table: time to the same loss, beside plain data parallelism."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import numpy as np
+
+BASELINE = "data"
+WINDOW = 20
+"""Steps over which a loss is averaged."""
+SETTING = ("model", "batch", "steps", "cluster")
+
+
+def rows_of(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a strategy, over its seeds, beside the baseline of the same setting.
+
+    Only seeds that the baseline has too are compared. The target is the loss that the baseline has, averaged
+    over those seeds, after nine tenths of its steps.
+    """
+    rows = []
+    for setting in sorted({tuple(each[key] for key in SETTING) for each in done}):
+        here = [each for each in done if tuple(each[key] for key in SETTING) == setting]
+        base = [each for each in here if each["strategy"] == BASELINE and each["status"] == "ok"]
+        for strategy in dict.fromkeys(each["strategy"] for each in sorted(here, key=_order)):
+            cells = [each for each in here if each["strategy"] == strategy]
+            seeds = {each["seed"] for each in cells}
+            peers = [each for each in base if each["seed"] in seeds]
+            rows.append(
+                dict(zip(SETTING, setting, strict=True)) | {"strategy": strategy} | _row(cells, peers)
+            )
+    return rows
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """A row as one line of text."""
+    head = f"{row['cluster']:12} {row['strategy']:40}"
+    if "reason" in row:
+        return f"{head} failed: {row['reason']}"
+    reached = "not reached" if row["time_to_target_s"] is None else f"{row['time_to_target_s']:6.2f} s"
+    less = f"{row['less_time']:+5.0%}" if row.get("less_time") is not None else "    -"
+    eval_change = f"{row['eval_loss_ratio'] - 1:+.2%}" if "eval_loss_ratio" in row else "-"
+    return (
+        f"{head} {row['median_step_s'] * 1e3:7.1f} ms  target {reached:>11}  less {less}  "
+        f"eval {row['eval_loss']:.4f} ({eval_change})  {row['network_bytes'] / 1e6:7.1f} MB"
+    )
+
+
+def _row(cells: list[dict[str, Any]], base: list[dict[str, Any]]) -> dict[str, Any]:
+    failed = [cell for cell in cells if cell["status"] != "ok"]
+    if failed:
+        return {"seeds": len(cells), "reason": failed[0]["reason"]}
+    target = (
+        statistics.fmean(_smooth(each)[int(0.9 * len(each["losses"]))] for each in base) if base else None
+    )
+    time_s = _median_time_to(cells, target)
+    row: dict[str, Any] = {
+        "seeds": len(cells),
+        "target_loss": target,
+        "time_to_target_s": time_s,
+        "median_step_s": _median(cells, "median_step_s"),
+        "total_s": statistics.median(cell["time_s"][-1] for cell in cells),
+        "final_loss": statistics.fmean(_smooth(cell)[-1] for cell in cells),
+        "eval_loss": statistics.fmean(cell["eval_loss"] for cell in cells),
+        "network_bytes": _median(cells, "network_bytes"),
+    }
+    if base:
+        base_s = _median_time_to(base, target)
+        row |= {
+            "less_time": None if time_s is None or base_s is None else 1 - time_s / base_s,
+            "step_ratio": row["median_step_s"] / _median(base, "median_step_s"),
+            "total_ratio": row["total_s"] / statistics.median(cell["time_s"][-1] for cell in base),
+            "eval_loss_ratio": row["eval_loss"] / statistics.fmean(cell["eval_loss"] for cell in base),
+        }
+    return row
+
+
+def _order(cell: dict[str, Any]) -> tuple[bool, str]:
+    return (cell["strategy"] != BASELINE, cell["strategy"])
+
+
+def _median(cells: list[dict[str, Any]], key: str) -> float:
+    return statistics.median(cell[key] for cell in cells)
+
+
+def _median_time_to(cells: list[dict[str, Any]], target: float | None) -> float | None:
+    """None unless every seed reaches the target."""
+    times = [_time_to(cell, target) for cell in cells]
+    reached = [each for each in times if each is not None]
+    return statistics.median(reached) if len(reached) == len(cells) else None
+
+
+def _time_to(cell: dict[str, Any], target: float | None) -> float | None:
+    below = np.nonzero(_smooth(cell)[WINDOW - 1 :] <= target)[0] if target is not None else []
+    return cell["time_s"][int(below[0]) + WINDOW - 1] if len(below) else None
+
+
+def _smooth(cell: dict[str, Any]) -> np.ndarray:
+    """The mean loss of the last steps, at each step; of fewer at the start."""
+    losses = np.array(cell["losses"])
+    sums = np.cumsum(losses)
+    sums[WINDOW:] = sums[WINDOW:] - sums[:-WINDOW]
+    return sums / np.minimum(np.arange(len(losses)) + 1, WINDOW)

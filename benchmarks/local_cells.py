@@ -1,0 +1,172 @@
+"""Trainings in one process with the strategy `local`, and what they cost in FLOPs: cells of benchmarks.
+
+FLOPs are counted by the paper's rule. A block of layers costs its forward and backward pass, less the
+gradient of its input, which nobody needs, and three forward passes of its head. *Total* adds up all blocks;
+*serial* is the costliest block alone, for with a device each they work at the same time. Backpropagation is
+one block.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from syncline.cluster.process_group import process_group
+from syncline.cluster.rank import Rank
+from syncline.graph.cutting import Cutting
+from syncline.strategies.local.building import BlockPlan
+from syncline.strategies.local.step import LocalStep
+from syncline.strategies.protocol import Job
+from syncline.strategies.registry import parse_strategy
+from syncline.training.batches import GlobalBatches, evaluation_batches
+from syncline.workloads.example import workload_batch
+from syncline.workloads.load import LoadedWorkload, load_workload
+
+HEAD_PASSES = 3
+EVALUATION_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training."""
+
+    task: str
+    model: str
+    data: str
+    method: str
+    options: str
+    """Of the strategy `local`."""
+    rate: float
+    """Learning rate of AdamW."""
+    seed: int
+    batch: int
+    steps: int
+    every: int
+    """Steps between evaluations."""
+
+    @property
+    def key(self) -> str:
+        """What makes it another cell than others."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def run_cells(cells: Iterable[Cell], path: Path, jobs: int, limit_s: float) -> list[dict[str, Any]]:
+    """Run what the file does not have yet, add each result to it, and give all; stops when time is up."""
+    done = {row["key"]: row for row in _read(path)}
+    cells = list(cells)
+    waiting = [cell for cell in cells if cell.key not in done]
+    started = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool, path.open("a", encoding="utf-8") as file:
+        while waiting and time.monotonic() < started + limit_s:
+            now, waiting = waiting[:jobs], waiting[jobs:]
+            for row in pool.map(run_cell, now):
+                file.write(json.dumps(row) + "\n")
+                done[row["key"]] = row
+                print(_line(row), flush=True)
+            file.flush()
+    left = [cell for cell in cells if cell.key not in done]
+    if left:
+        print(f"{len(left)} of {len(cells)} cells are left: run the same command again")
+    return [done[cell.key] for cell in cells if cell.key in done]
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """Train one cell; its loss and accuracy on held-out samples over steps and seconds."""
+    torch.set_num_threads(1)
+    torch.manual_seed(cell.seed)
+    workload = load_workload(cell.model, data=cell.data, seed=cell.seed)
+    if workload.data is None or workload.data.evaluation is None:
+        raise TypeError("a cell needs data to train and to evaluate on")
+    with process_group(torch.device("cpu")):
+        step = _make_step(cell, workload)
+        batches = GlobalBatches(workload.data.train, cell.batch, cell.seed)
+        curve, spent = [], 0.0
+        for number in range(1, cell.steps + 1):
+            batch = batches.rows(number - 1)
+            started = time.perf_counter()
+            loss = step(batch)
+            spent += time.perf_counter() - started
+            if number % cell.every == 0 or number == cell.steps:
+                point = _evaluate(step, workload, cell.batch) | {"train_loss": float(loss)}
+                curve.append({"step": number, "samples": number * cell.batch, "seconds": spent} | point)
+                if not np.isfinite(point["loss"]):
+                    break
+        total, serial = flops(step.plans.training, step.plans.blocks, cell.batch)
+    return {
+        "key": cell.key,
+        "cell": asdict(cell),
+        "curve": curve,
+        "flops_per_sample": total,
+        "serial_flops_per_sample": serial,
+        "notes": list(step.notes),
+    }
+
+
+def flops(cutting: Cutting, plans: Iterable[BlockPlan], rows: int) -> tuple[float, float]:
+    """Of one sample: of all blocks, and of the costliest."""
+    graph, start = cutting.graph, None
+    costs = []
+    for plan in plans:
+        end = cutting.end if plan.head is None else cutting.point(plan.cut)
+        ops = [graph.ops[op] for op in cutting.part(start, end).ops]
+        saved = sum(op.forward_flops for op in ops if start is not None and start.tensor in op.inputs)
+        head = 0 if plan.head is None else HEAD_PASSES * plan.head.forward_flops
+        costs.append((sum(op.flops for op in ops) - saved + head) / rows)
+        start = end
+    return sum(costs), max(costs)
+
+
+def _make_step(cell: Cell, workload: LoadedWorkload) -> LocalStep:
+    model = workload.build_model()
+    job = Job(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=cell.rate, weight_decay=0.01),
+        compute_loss=workload.compute_loss,
+        rank=Rank(),
+        device=torch.device("cpu"),
+        example=workload_batch(workload, cell.batch),
+    )
+    step = parse_strategy(f"local:stages=1,{cell.options}").setup(job)
+    if not isinstance(step, LocalStep):
+        raise TypeError("cells are trained with the strategy local")
+    return step
+
+
+def _evaluate(step: LocalStep, workload: LoadedWorkload, rows: int) -> dict[str, float]:
+    """Mean loss and accuracy of the model on the first held-out batches."""
+    assert workload.evaluation is not None
+    losses, hits, count = [], 0, 0
+    limit = max(1, EVALUATION_BATCH * 8 // rows)
+    for batch in evaluation_batches(workload.evaluation, rows, limit):
+        if not isinstance(batch, tuple):
+            raise TypeError("cells are trained on pairs of inputs and targets")
+        logits = step.predict(batch)[-1].flatten(0, -2)
+        targets = batch[1].flatten()
+        losses.append(float(cross_entropy(logits, targets)))
+        hits += int((logits.argmax(-1) == targets).sum())
+        count += len(targets)
+    return {"loss": float(np.mean(losses)), "accuracy": hits / count}
+
+
+def _line(row: dict[str, Any]) -> str:
+    cell, last = row["cell"], row["curve"][-1]
+    where = (
+        f"{cell['task']} {cell['method']}, batch {cell['batch']}, lr {cell['rate']:g}, seed {cell['seed']}"
+    )
+    return f"{where}: loss {last['loss']:.4f}, accuracy {last['accuracy']:.3f}, {last['seconds']:.1f} s"
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

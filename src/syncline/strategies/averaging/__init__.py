@@ -1,0 +1,1 @@
+"""Averages between nodes: one mechanism for every strategy whose nodes exchange weights seldom."""

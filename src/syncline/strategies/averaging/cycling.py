@@ -1,0 +1,199 @@
+"""DASO's step: blocking while it warms up and cools down, and in between exchanges that nobody waits for."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch import Tensor
+
+from syncline.strategies.averaging.buckets import Buckets, float_buffers
+from syncline.strategies.averaging.gradients import GradientAverage
+from syncline.strategies.averaging.inside import average_inside, optimizer_floats
+from syncline.strategies.averaging.merging import by_delta, by_paper
+from syncline.strategies.averaging.node_work import NodeWork
+from syncline.strategies.averaging.review import Review
+from syncline.strategies.averaging.schedule import CycleSchedule, Phase, Phases
+from syncline.strategies.averaging.step import AveragingStep
+from syncline.strategies.averaging.weights import WeightExchange
+from syncline.workloads.workload import Batch
+
+
+class CyclingStep(AveragingStep):
+    """One rank's side of DASO.
+
+    Args:
+        work: The job, and its nodes.
+        phases: When to block and when to cycle.
+        schedule: How often nodes exchange while cycling.
+        merge: How a node takes over an average: the published rule or the one that keeps all steps.
+        review_every: After how many steps the loss is looked at.
+    """
+
+    def __init__(
+        self,
+        work: NodeWork,
+        *,
+        phases: Phases,
+        schedule: CycleSchedule,
+        merge: Literal["paper", "delta"],
+        review_every: int,
+    ) -> None:
+        super().__init__(work)
+        self.schedule = schedule
+        self._merge: Literal["paper", "delta"] = merge
+        self._phases = phases
+        self._review_every = review_every
+        self._open()
+
+    def _open(self) -> None:
+        """The exchanges among the nodes of now."""
+        work = self._work
+        rule = by_delta if self._merge == "delta" else by_paper(work.groups.count)
+        self.weights = WeightExchange(work, rule)
+        self._review = Review(self._review_every, work.job.device)
+        self._gradients = GradientAverage(
+            work.model, work.groups, work.wire, every_rank=work.inside.is_sharded
+        )
+        self._is_noted = False
+        self._apart = False
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds in which this rank has stood still for other nodes."""
+        return self.weights.exchange.times.exposed_s + self._gradients.exchange.times.exposed_s
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Train on this rank's rows; their mean loss, detached."""
+        loss = super().__call__(batch)
+        self._review.tick(self.exposed_s)
+        is_cycling = self._phases.of(self.done) is Phase.CYCLING
+        # All have waited for each other just now: the first rates can follow at once.
+        is_first = self.schedule.auto and self.done == self._phases.warm_up
+        if is_cycling or is_first:
+            self._review.add(loss)
+        if is_first or self._review.is_due:
+            self._review.post(self.done + (1 if is_first else 1 + self.lead))
+        return loss
+
+    def _update(self) -> None:
+        number = self.done + 1
+        if self._phases.of(number) is Phase.BLOCKING:
+            self._update_together(number)
+            return
+        self._apart = self._apart or self._works_apart()
+        super()._update()
+        for reviewed in self._review.take(number):
+            self.schedule.review(reviewed.loss, reviewed.exchange_steps)
+        if self._phases.ends_cycling(number):
+            self.weights.merge(number)
+            self.make_nodes_equal()
+            self.weights.rebase()
+            self.schedule.place = 0
+            self._apart = False
+        else:
+            self._cycle(number)
+
+    def _update_together(self, number: int) -> None:
+        """A blocking step."""
+        before_s = self.exposed_s
+        self._gradients.run()
+        self._review.note_exchange(0.0, self.exposed_s - before_s)
+        super()._update()
+        if number == self._phases.warm_up:
+            self.weights.rebase()
+
+    def _cycle(self, number: int) -> None:
+        """Merge what is due, and start what is due."""
+        schedule, weights = self.schedule, self.weights
+        self._watch(number)
+        is_due = weights.pending is not None and number >= weights.due
+        if is_due and self._merge == "paper" and schedule.wanted is None and schedule.starts_now():
+            self._join_node()
+            weights.start_then_merge(number, schedule.rates.wait)
+            self._is_noted = False
+        else:
+            if is_due:
+                weights.merge(number)
+            if weights.pending is None:
+                schedule.settle()
+            if schedule.syncs_node_now() or schedule.rates.local_skip == 1:
+                self._join_node()
+            if weights.pending is None and schedule.starts_now():
+                weights.start(number, schedule.rates.wait)
+                self._is_noted = False
+        schedule.advance()
+
+    def _watch(self, number: int) -> None:
+        """Note when what is under way has arrived; on ranks that speak for their node."""
+        pending = self.weights.pending
+        if pending is None or not pending.works or self._is_noted:
+            return
+        waited = number - self.weights.started
+        if pending.has_arrived:
+            self._review.note_exchange(waited)
+            self._is_noted = True
+        elif number >= self.weights.due:
+            before_s = self.exposed_s
+            self.weights.exchange.arrive(pending)
+            self._review.note_exchange(waited, self.exposed_s - before_s)
+            self._is_noted = True
+
+    def _join_node(self) -> None:
+        """Average weights and optimizer state of ranks that worked apart, so that nobody's work is lost."""
+        if self._apart:
+            floats = [*self._weights(), *optimizer_floats(self.optimizer), *float_buffers(self.model)]
+            average_inside(Buckets(floats), self._groups)
+            self._apart = False
+
+    def _works_apart(self) -> bool:
+        cycles = self._phases.of(self.done + 1) is Phase.CYCLING
+        return cycles and self.schedule.rates.local_skip > 1 and self._groups.size > 1
+
+    def _is_apart(self) -> bool:
+        return self._apart
+
+    def _schedule_state(self) -> dict[str, Any]:
+        return {
+            "schedule": self.schedule.state(),
+            "weights": self.weights.state(),
+            "review": self._review.state(),
+            "gradients": self._gradients.state(),
+            "apart": self._apart,
+        }
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return self.weights.tensors() | self.weights.known() | self._gradients.tensors()
+
+    def _rank_tensors(self) -> dict[str, Tensor]:
+        return {"reviewed": self._review.rank_tensor()}
+
+    def _apply_schedule(self, told: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.schedule = CycleSchedule.of_state(told["schedule"])
+        self.weights.apply(told["weights"], tensors)
+        self._review.apply(told["review"], tensors["reviewed"])
+        self._gradients.apply(told["gradients"], tensors)
+        self._apart = told["apart"]
+
+    def _drop(self) -> None:
+        # They know the groups that are left; `_open` makes new ones.
+        for name in ("weights", "_gradients"):
+            self.__dict__.pop(name, None)
+        self._review.drop()
+
+    def _notes(self) -> dict[str, Any]:
+        return {"schedule": self.schedule.state()}
+
+    def _reopen(self, told: dict[str, Any]) -> None:
+        self.schedule = CycleSchedule.of_state(told["schedule"])
+        self.schedule.place = 0
+        self._open()
+        # Nodes have come apart, and go on so: what the first one has is what all know from here on.
+        known = self.weights.read()
+        for values in known:
+            dist.broadcast(values, src=0)
+        self.weights.rebase(known)
+
+    def _restart(self) -> None:
+        self.make_nodes_equal()
+        self.weights.rebase()

@@ -1,0 +1,66 @@
+"""Blocking phases: gradients and statistics are averaged over nodes in every step, before the update.
+
+With averaged gradients every optimizer does what it does on one device, Adam included; averaging weights
+after the update, as DASO was published, is the same for SGD only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from syncline.strategies.averaging.buckets import Buckets, float_buffers, trained_parameters
+from syncline.strategies.averaging.exchange import Exchange
+from syncline.strategies.averaging.nodes import NodeGroups
+from syncline.strategies.averaging.wire import Wire, WireType
+
+
+class GradientAverage:
+    """Averages a model's gradients over nodes; what a 16-bit wire leaves behind goes with the next ones."""
+
+    def __init__(self, model: nn.Module, groups: NodeGroups, wire: WireType, *, every_rank: bool) -> None:
+        self._parameters = trained_parameters(model)
+        self._buffers = float_buffers(model)
+        sizes = Buckets(self._parameters).read()
+        self._residuals = [] if wire == "fp32" else [torch.zeros_like(size) for size in sizes]
+        self._wires = [Wire(wire, groups.count) for _ in sizes]
+        wires = self._wires + [Wire("fp32", groups.count) for _ in Buckets(self._buffers).parts]
+        self.exchange = Exchange(groups, wires, every_rank=every_rank)
+
+    def run(self) -> None:
+        """Replace gradients and buffers by their means; every rank must call this."""
+        gradients = Buckets([_gradient(parameter) for parameter in self._parameters])
+        buffers = Buckets(self._buffers)
+        values = gradients.read()
+        for value, residual in zip(values, self._residuals, strict=False):
+            value += residual
+        averages = self.exchange.average([*values, *buffers.read()])
+        gradients.write(average.mean for average in averages[: len(values)])
+        buffers.write(average.mean for average in averages[len(values) :])
+        for residual, average in zip(self._residuals, averages, strict=False):
+            if average.unsent is not None:
+                residual.copy_(average.unsent)
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run must know, besides tensors."""
+        return {"turn": self.exchange.turn, "scales": [wire.scale for wire in self._wires]}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What has not been sent yet."""
+        return {f"residuals.{number}": each for number, each in enumerate(self._residuals)}
+
+    def apply(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Take over what `state` and `tensors` gave."""
+        self.exchange.turn = state["turn"]
+        for wire, scale in zip(self._wires, state["scales"], strict=True):
+            wire.scale = scale
+        for number, residual in enumerate(self._residuals):
+            residual.copy_(tensors[f"residuals.{number}"])
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad

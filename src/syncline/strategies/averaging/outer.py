@@ -1,0 +1,59 @@
+"""DiLoCo's outer optimizer: the shared weights move by the nodes' mean change, with Nesterov momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from syncline.strategies.averaging.wire import Average
+
+
+class OuterNesterov:
+    """The rule that takes over an average as a gradient of weights that all nodes share.
+
+    Args:
+        start: The shared weights at the start.
+        lr: Of the outer optimizer.
+        momentum: Of the outer optimizer.
+    """
+
+    def __init__(self, start: Sequence[Tensor], *, lr: float, momentum: float) -> None:
+        self.shared = [nn.Parameter(values.clone()) for values in start]
+        self._optimizer = torch.optim.SGD(self.shared, lr=lr, momentum=momentum, nesterov=momentum > 0)
+
+    def __call__(
+        self, now: Sequence[Tensor], averages: Sequence[Average], sent: Sequence[Tensor], waited: int
+    ) -> list[Tensor]:
+        """Move the shared weights; a node keeps what it did since it sent, and what 16 bits left behind."""
+        for shared, average in zip(self.shared, averages, strict=True):
+            shared.grad = shared.detach() - average.mean
+        self._optimizer.step()
+        taken = []
+        for shared, average, each, before in zip(self.shared, averages, now, sent, strict=True):
+            since = each - before
+            kept = since if average.unsent is None else since + average.unsent
+            taken.append(shared.detach() + kept)
+        return taken
+
+    def restart(self, values: Sequence[Tensor]) -> None:
+        """Begin anew from values that all nodes have alike."""
+        for shared, value in zip(self.shared, values, strict=True):
+            shared.data.copy_(value)
+        self._optimizer.state.clear()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The shared weights and their momenta."""
+        named = {f"shared.{number}": each.detach() for number, each in enumerate(self.shared)}
+        for number, shared in enumerate(self.shared):
+            momentum = self._optimizer.state[shared].get("momentum_buffer")
+            named[f"momentum.{number}"] = torch.zeros_like(shared) if momentum is None else momentum
+        return named
+
+    def apply(self, tensors: dict[str, Tensor], *, has_moved: bool) -> None:
+        """Take over what `tensors` gave; before the first move there are no momenta."""
+        self.restart([tensors[f"shared.{number}"] for number in range(len(self.shared))])
+        for number, shared in enumerate(self.shared):
+            if has_moved and self._optimizer.defaults["momentum"]:
+                self._optimizer.state[shared]["momentum_buffer"] = tensors[f"momentum.{number}"].clone()

@@ -1,0 +1,163 @@
+"""When nodes exchange: the phases of a run, and how the rates of an exchange follow the loss. Pure.
+
+A run warms up (every step blocking), cycles (an exchange starts every B steps and arrives W steps later),
+and cools down (blocking again). The mean training loss is reviewed now and then. When it has not fallen
+to 95 % of its best in three reviews in a row, B and L are halved and W is lowered by one; from B = 1 they
+start over from the reset value R as B = R, L = W = R / 4. This is DASO's schedule, with reviews in place
+of epochs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+IMPROVED = 0.95
+PATIENCE = 2
+MOST_WAIT = 64
+"""An average that arrives later than this is of little use, however slow the link."""
+FIRST_SLACK = 2
+
+
+class Phase(Enum):
+    """What a step does between nodes."""
+
+    BLOCKING = "blocking"
+    CYCLING = "cycling"
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How often and how late, in steps."""
+
+    sync_every: int
+    """B: from one start to the next."""
+    wait: int
+    """W: from a start to its merge."""
+    local_skip: int = 1
+    """L: gradients are averaged inside a node in one of so many steps."""
+
+    def tightened(self, reset: int) -> Rates:
+        """What follows a plateau."""
+        if self.sync_every > 1:
+            return Rates(self.sync_every // 2, max(1, self.wait - 1), max(1, self.local_skip // 2)).fitting()
+        return Rates(reset, max(1, reset // 4), max(1, reset // 4))
+
+    def fitting(self) -> Rates:
+        """The same with an average that arrives before the next but one starts."""
+        return Rates(self.sync_every, min(self.wait, self.sync_every), self.local_skip)
+
+
+@dataclass(slots=True)
+class Plateau:
+    """Notices a loss that no longer falls."""
+
+    best: float = math.inf
+    bad_reviews: int = 0
+
+    def review(self, loss: float) -> bool:
+        """Take in a loss; says whether it is time to act, and starts counting anew if so."""
+        limit = self.best * IMPROVED if self.best > 0 else self.best * (2 - IMPROVED)
+        if loss < limit:
+            self.best, self.bad_reviews = loss, 0
+            return False
+        self.bad_reviews += 1
+        if self.bad_reviews <= PATIENCE:
+            return False
+        self.bad_reviews = 0
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """The phases of a run by the number of the step, counted from 1."""
+
+    warm_up: int
+    cool_down: int
+    steps: int | None
+    """How long the run is; without it there is no cool-down."""
+
+    def of(self, step: int) -> Phase:
+        """The phase of a step."""
+        cools = self.steps is not None and step > self.steps - self.cool_down
+        return Phase.BLOCKING if step <= self.warm_up or cools else Phase.CYCLING
+
+    def ends_cycling(self, step: int) -> bool:
+        """Whether nodes must be equal after this step: it is the last one of cycling, or of the run."""
+        is_last = step == self.steps
+        return self.of(step) is Phase.CYCLING and (is_last or self.of(step + 1) is Phase.BLOCKING)
+
+
+@dataclass(slots=True, kw_only=True)
+class CycleSchedule:
+    """The rates now, and the place in the cycle."""
+
+    rates: Rates
+    reset: int
+    skips: bool = True
+    """Whether L may grow above 1."""
+    auto: bool = False
+    """Choose B and W by what exchanges take, instead of by the paper's table."""
+    plateau: Plateau = field(default_factory=Plateau)
+    place: int = 0
+    """Steps since the cycle began, that is since an exchange started."""
+    wanted: Rates | None = None
+    """What to change to as soon as nothing is under way."""
+    slack: int = FIRST_SLACK
+    """With `auto`: B is so many times W."""
+
+    def review(self, loss: float, exchange_steps: float | None = None) -> None:
+        """Take in the mean loss since the last review, and how many steps an exchange took."""
+        is_flat = self.plateau.review(loss)
+        if not self.auto:
+            if is_flat:
+                tighter = (self.wanted or self.rates).tightened(self.reset)
+                self.wanted = tighter if self.skips else replace(tighter, local_skip=1)
+            return
+        if is_flat:
+            self.slack = max(1, self.slack // 2)
+        if exchange_steps is not None:
+            self.wanted = hiding_rates(exchange_steps, self.slack)
+
+    def settle(self) -> None:
+        """Change to the wanted rates; to be called only while nothing is under way."""
+        if self.wanted is not None and self.wanted != self.rates:
+            self.rates, self.place = self.wanted, 0
+        self.wanted = None
+
+    def starts_now(self) -> bool:
+        """Whether an exchange starts after this step."""
+        return self.place % self.rates.sync_every == 0
+
+    def syncs_node_now(self) -> bool:
+        """Whether a node's ranks become equal in this step: one in L, and whenever an exchange starts."""
+        return self.place % self.rates.local_skip == 0 or self.starts_now()
+
+    def advance(self) -> None:
+        """Go to the next step."""
+        self.place = (self.place + 1) % math.lcm(self.rates.sync_every, self.rates.local_skip)
+
+    def state(self) -> dict[str, Any]:
+        """All of it as plain numbers."""
+        return asdict(self)
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any]) -> CycleSchedule:
+        """What `state` gave."""
+        wanted = state["wanted"]
+        return cls(
+            **state
+            | {
+                "rates": Rates(**state["rates"]),
+                "plateau": Plateau(**state["plateau"]),
+                "wanted": None if wanted is None else Rates(**wanted),
+            }
+        )
+
+
+def hiding_rates(exchange_steps: float, slack: int) -> Rates:
+    """The tightest rates at which an exchange that takes so many steps hides behind them."""
+    wait = min(MOST_WAIT, max(1, math.ceil(exchange_steps)))
+    return Rates(wait * slack, wait)

@@ -1,0 +1,106 @@
+"""What goes over the slow link: fp32 values, or 16-bit movements away from what all nodes know.
+
+With a 16-bit wire node i sends d_i = round16(x_i - r), where r is the reference that all nodes share:
+their last average. Everybody then has r' = r + (1/N) sum d_i. What rounding left behind, u_i = x_i - r -
+d_i, is handed back as `unsent`: added to the node's own weights it is part of the next movement (error
+feedback), and the mean of all r' + u_i is the true mean. So weights are never rounded, and an update too
+small for 16 bits is only sent later.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+WireType: TypeAlias = Literal["fp32", "bf16", "fp16"]
+
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_FP16_PEAK = 2.0**10
+"""Where the largest movement of the last exchange is scaled to."""
+_FP16_LIMIT = 2.0**15
+"""What the sum over nodes may reach; fp16 ends at 65504."""
+_FP16_FIRST_SCALE = 2.0**6
+
+
+@dataclass(slots=True)
+class Sent:
+    """One bucket on its way."""
+
+    values: Tensor
+    """In the type of the wire; summed over the nodes in place."""
+    own: Tensor | None = None
+    """What this node sent, as fp32; None with an fp32 wire, which sends everything."""
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """What an exchange gives for one bucket."""
+
+    mean: Tensor
+    """The same on all nodes."""
+    unsent: Tensor | None = None
+    """What this node had to say beyond what 16 bits carried."""
+
+    def own(self) -> Tensor:
+        """The mean as this node takes it over."""
+        return self.mean if self.unsent is None else self.mean + self.unsent
+
+
+class Wire:
+    """Encodes one bucket for the link and decodes what came back.
+
+    Args:
+        wire: The type on the link.
+        nodes: How many nodes take part.
+        reference: What all nodes know, their common start, kept up to date from exchange to exchange; None
+            for values such as gradients, which are movements themselves.
+    """
+
+    def __init__(self, wire: WireType, nodes: int, reference: Tensor | None = None) -> None:
+        self.dtype = _TYPES[wire]
+        self.nodes = nodes
+        self.scale = _FP16_FIRST_SCALE if wire == "fp16" else 1.0
+        self.reference: Tensor | None = None
+        if reference is not None:
+            self.rebase(reference)
+
+    def rebase(self, reference: Tensor) -> None:
+        """Start from values that all nodes have alike."""
+        if self.dtype != torch.float32:
+            self.reference = reference.clone()
+
+    def encode(self, values: Tensor, share: float) -> Sent:
+        """What to send for a node's values; the node counts for `share` of an average node."""
+        if self.dtype == torch.float32:
+            return Sent(values * share)
+        movement = values if self.reference is None else values - self.reference
+        scaled = movement * (self.scale * share)
+        if self.dtype == torch.float16:
+            scaled.clamp_(-_FP16_LIMIT / self.nodes, _FP16_LIMIT / self.nodes)
+        encoded = scaled.to(self.dtype)
+        return Sent(encoded, own=encoded.float().div_(self.scale * share), scale=self.scale)
+
+    def decode(self, sent: Sent, values: Tensor) -> Average:
+        """The average over nodes, when `sent` has been summed; `values` are those that were encoded."""
+        if sent.own is None:
+            return Average(sent.values / self.nodes)
+        moved = sent.values.float().div_(self.nodes * sent.scale)
+        self._follow(moved)
+        if self.reference is None:
+            return Average(moved, unsent=values - sent.own)
+        unsent = values - self.reference - sent.own
+        self.reference += moved
+        return Average(self.reference.clone(), unsent=unsent)
+
+    def _follow(self, moved: Tensor) -> None:
+        """Keep the scale near the size of movements: by powers of two, from what all nodes have alike."""
+        if self.dtype != torch.float16 or not moved.numel():
+            return
+        largest = moved.abs().max().item()
+        if largest > 0 and math.isfinite(largest):
+            self.scale = 2.0 ** round(math.log2(_FP16_PEAK / largest))

@@ -1,0 +1,107 @@
+"""Real runs in stages: they go on exactly, end when a stage dies, and show their heads."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from command import SYNCLINE, is_alive, run_command, started, wait_until
+from syncline.training.export import read_weights
+
+pytestmark = pytest.mark.timeout(300)
+
+PROGRAMS = Path(__file__).parent
+SETTINGS = (
+    "batch = 8\nsteps = 100000\n[checkpoint]\nevery = 4\nkeep = 9\n[evaluation]\nevery = 6\nbatches = 2\n"
+)
+TRAIN = (
+    *SYNCLINE,
+    "train",
+    "own_blocks:net",
+    "--strategy",
+    "local",
+    "--config",
+    "settings.toml",
+    "-o",
+    "run",
+)
+RESUME = (*SYNCLINE, "train", "--resume", "-o", "run")
+
+
+def run(*command, folder):
+    (folder / "settings.toml").write_text(SETTINGS)
+    return run_command(*command, folder=folder, paths=(PROGRAMS,))
+
+
+def read_metrics(folder):
+    path = folder / "run" / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight")
+    ended = run(*TRAIN, "--steps", "12", folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    return folder, ended
+
+
+def test_says_what_it_does_and_measures_the_model(straight):
+    folder, ended = straight
+    assert "local: 2 blocks on 2 stages" in ended.stderr
+    assert "head mirror (" in ended.stderr
+    metrics = read_metrics(folder)
+    assert [line["step"] for line in metrics] == list(range(1, 13))
+    assert [line["step"] for line in metrics if "eval_loss" in line] == [6, 12]
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert (summary["exact"], summary["status"], summary["samples"]) == (False, "ok", 96)
+    saved = sorted(path.name for path in (folder / "run" / "checkpoints").iterdir())
+    assert saved == ["step-00000004", "step-00000008", "step-00000012"]
+
+
+def test_goes_on_exactly_and_with_other_blocks(straight, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(PROGRAMS)
+    monkeypatch.chdir(tmp_path)
+    ended = run(*TRAIN, "--steps", "6", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    ended = run(*RESUME, "--steps", "12", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "start anew" not in ended.stderr
+    given, wanted = read_weights(tmp_path / "run"), read_weights(straight[0] / "run")
+    assert [name for name, weight in wanted.items() if not torch.equal(given[name], weight)] == []
+    told = [(line["step"], line["loss"], line.get("eval_loss")) for line in read_metrics(tmp_path)]
+    through = [(line["step"], line["loss"], line.get("eval_loss")) for line in read_metrics(straight[0])]
+    assert told == through
+    ended = run(*RESUME, "--steps", "14", "--strategy", "local:chunks=3", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "step-00000012 has no heads for these blocks: they start anew" in ended.stderr
+
+
+def test_a_killed_stage_ends_the_run(tmp_path):
+    (tmp_path / "settings.toml").write_text(SETTINGS)
+    with started(*TRAIN, folder=tmp_path, paths=(PROGRAMS,)) as process:
+        wait_until(lambda: len(read_metrics(tmp_path)) >= 3, "three steps", process=process)
+        os.kill(int((tmp_path / "pid-0").read_text()), signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Rank 0 was killed by SIGKILL" in err
+    assert not is_alive(int((tmp_path / "pid-1").read_text()))
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+
+
+def test_evaluate_shows_every_head(straight, tmp_path):
+    folder, _ = straight
+    shown = run(*SYNCLINE, "evaluate", "run", "--heads", "--batches", "2", "--json", folder=folder)
+    assert shown.returncode == 0, shown.stderr
+    told = json.loads(shown.stdout)
+    head, model, ensemble = told["heads"]
+    assert head["name"].endswith(":mirror")
+    assert (model["name"], ensemble["name"]) == ("model", "ensemble")
+    assert told["eval_loss"] == pytest.approx(read_metrics(folder)[-1]["eval_loss"], rel=1e-5)
+    assert told["eval_loss"] == pytest.approx(model["loss"], rel=1e-5)
+    assert all(0 <= one["accuracy"] <= 1 for one in told["heads"])
+    table = run(*SYNCLINE, "evaluate", "run", "--heads", folder=folder)
+    assert all(word in table.stdout for word in ("accuracy", "ensemble", "step-00000012"))

@@ -1,0 +1,42 @@
+"""What exchanges between nodes put on the link, counted on the interface, and the rates they lead to."""
+
+import json
+
+import pytest
+from node_programs import EXCHANGES, NUMBERS
+
+from syncline.errors import ClusterError
+from syncline.launch.emulated import check_emulation_possible, launch_emulated, parse_emulation
+
+pytestmark = pytest.mark.emulated
+
+
+def launch(program, folder, text):
+    try:
+        check_emulation_possible()
+    except ClusterError as error:
+        pytest.skip(str(error))
+    emulation = parse_emulation(text)
+    launch_emulated(f"node_programs:{program}", str(folder), emulation=emulation, logs=folder / "logs")
+    return [json.loads((folder / f"told-{rank}").read_text()) for rank in range(emulation.world_size)]
+
+
+def test_one_rank_of_each_node_sends_what_the_formula_says(tmp_path):
+    told = launch("count_bytes", tmp_path, "2x2")
+    assert [each["node"] for each in told] == [0, 0, 1, 1]
+    assert told[0]["buckets"] == 2
+    # 2 M (N - 1) / N with N = 2 nodes: as many bytes as the weights have, whichever ranks a node has.
+    weights_bytes = 4 * NUMBERS
+    for node in (told[0], told[2]):
+        assert node["fp32"] / EXCHANGES == pytest.approx(weights_bytes, rel=0.03)
+        assert node["bf16"] / EXCHANGES == pytest.approx(weights_bytes / 2, rel=0.03)
+        assert node["fp16"] / EXCHANGES == pytest.approx(weights_bytes / 2, rel=0.03)
+
+
+def test_auto_waits_as_long_as_a_slow_link_takes(tmp_path):
+    first, second = launch("choose_rates", tmp_path, "2x1@20mbit")
+    assert first == second
+    # 1.1 MB take 450 ms, and a step of this model a few.
+    assert first["wait"] >= 4
+    assert first["sync_every"] == 2 * first["wait"]
+    assert first["due"] == 4 + first["wait"]

@@ -1,0 +1,219 @@
+"""DASO's schedule, its merge formulas, and which rank speaks when: arithmetic in one process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from syncline.errors import StrategyError
+from syncline.strategies.averaging.merging import merge_delta, merge_paper
+from syncline.strategies.averaging.naming import find_saved, is_optional
+from syncline.strategies.averaging.nodes import NodeMap
+from syncline.strategies.averaging.schedule import (
+    CycleSchedule,
+    Phase,
+    Phases,
+    Plateau,
+    Rates,
+    hiding_rates,
+)
+from syncline.strategies.averaging.wire import Wire
+from syncline.strategies.daso import Daso
+from syncline.strategies.registry import parse_strategy
+
+
+def rates_after(schedule: CycleSchedule, losses: list[float]) -> list[tuple[int, int, int]]:
+    """B, L and W in force after each review."""
+    seen = []
+    for loss in losses:
+        schedule.review(loss)
+        schedule.settle()
+        rates = schedule.rates
+        seen.append((rates.sync_every, rates.local_skip, rates.wait))
+    return seen
+
+
+def test_the_published_schedule_for_a_flat_loss():
+    seen = rates_after(Daso().first_schedule(), [1.0] * 16)
+    # The first loss is the best so far; then every third one in a row that is no better counts.
+    assert seen[:3] == [(4, 1, 1)] * 3
+    assert seen[3:6] == [(2, 1, 1)] * 3
+    assert seen[6:9] == [(1, 1, 1)] * 3
+    assert seen[9:12] == [(8, 2, 2)] * 3
+    assert seen[12:15] == [(4, 1, 1)] * 3
+    assert seen[15] == (2, 1, 1)
+
+
+def test_a_falling_loss_changes_nothing():
+    falling = [0.94**number for number in range(12)]
+    assert set(rates_after(Daso().first_schedule(), falling)) == {(4, 1, 1)}
+    # 4 % are too little of an improvement, though they add up: the best is kept.
+    slow = [0.96**number for number in range(3)]
+    assert rates_after(Daso().first_schedule(), slow)[-1] == (4, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("losses", "fires"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], [False, False, False, True]),
+        ([1.0, 0.96, 0.94, 0.94, 0.94, 0.94], [False] * 5 + [True]),
+        ([1.0, 1.0, 1.0, 0.5, 0.5, 0.5], [False] * 6),
+        ([-1.0, -1.04, -1.06, -1.06, -1.1], [False, False, False, False, False]),
+    ],
+)
+def test_plateaus(losses, fires):
+    plateau = Plateau()
+    assert [plateau.review(loss) for loss in losses] == fires
+
+
+def test_auto_hides_exchanges_and_tightens():
+    schedule = Daso(sync_every="auto").first_schedule()
+    schedule.review(1.0, exchange_steps=2.4)
+    schedule.settle()
+    assert schedule.rates == Rates(6, 3)
+    for _ in range(3):
+        schedule.review(1.0, exchange_steps=2.4)
+    schedule.settle()
+    assert schedule.rates == Rates(3, 3)
+    schedule.review(0.1, exchange_steps=0.2)
+    schedule.settle()
+    assert schedule.rates == Rates(1, 1)
+    assert hiding_rates(1e9, 1).wait == 64
+
+
+def test_rates_change_only_when_nothing_is_under_way():
+    schedule = Daso().first_schedule()
+    for _ in range(4):
+        schedule.review(1.0)
+    assert schedule.rates == Rates(4, 1)
+    schedule.place = 3
+    schedule.settle()
+    assert schedule.rates == Rates(2, 1)
+    assert schedule.starts_now()
+
+
+@given(
+    sync_every=st.integers(1, 9), skip=st.integers(1, 4), steps=st.integers(1, 60), reviews=st.integers(0, 20)
+)
+def test_a_schedule_goes_through_a_checkpoint(sync_every, skip, steps, reviews):
+    schedule = CycleSchedule(rates=Rates(sync_every, 1, skip), reset=8)
+    for _ in range(steps):
+        schedule.advance()
+    for _ in range(reviews):
+        schedule.review(1.0)
+    again = CycleSchedule.of_state(json.loads(json.dumps(schedule.state())))
+    assert again == schedule
+    assert again.rates.wait <= again.rates.sync_every
+
+
+def test_phases():
+    phases = Phases(warm_up=2, cool_down=3, steps=10)
+    kinds = [phases.of(step) for step in range(1, 11)]
+    assert kinds == [Phase.BLOCKING] * 2 + [Phase.CYCLING] * 5 + [Phase.BLOCKING] * 3
+    assert [step for step in range(1, 11) if phases.ends_cycling(step)] == [7]
+    assert [step for step in range(1, 11) if Phases(warm_up=0, cool_down=0, steps=10).ends_cycling(step)] == [
+        10
+    ]
+    assert not any(Phases(warm_up=0, cool_down=5, steps=None).ends_cycling(step) for step in range(1, 99))
+
+
+@pytest.mark.parametrize(("waited", "own"), [(0, 1), (1, 2), (2, 4), (3, 6)])
+@pytest.mark.parametrize("nodes", [2, 3, 64])
+def test_merge_formulas(waited, own, nodes):
+    torch.manual_seed(0)
+    now, sent = torch.randn(nodes, 5, dtype=torch.float64), torch.randn(nodes, 5, dtype=torch.float64)
+    mean = sent.mean(0)
+    paper = merge_paper(now[0], mean, waited=waited, nodes=nodes)
+    torch.testing.assert_close(paper, (own * now[0] + sent.sum(0)) / (own + nodes))
+    merged = torch.stack([merge_delta(now[i], mean, sent[i]) for i in range(nodes)])
+    # All that every node did since it sent is kept, and the means agree.
+    torch.testing.assert_close(merged - mean, now - sent)
+
+
+@pytest.mark.parametrize("wire", ["bf16", "fp16"])
+def test_a_16_bit_wire_loses_nothing(wire):
+    """Two nodes that move by less than 16 bits can tell beside a weight of 1, by different amounts."""
+    start = torch.ones(64)
+    nodes = [start.clone(), start.clone()]
+    wires = [Wire(wire, 2, start) for _ in nodes]
+    wanted = start.clone().double()
+    for _ in range(200):
+        moves = [1e-5 * torch.rand(64), 1e-3 * torch.rand(64)]
+        wanted += (moves[0].double() + moves[1].double()) / 2
+        nodes = [node + move for node, move in zip(nodes, moves, strict=True)]
+        sent = [each.encode(node, 1.0) for each, node in zip(wires, nodes, strict=True)]
+        total = sent[0].values + sent[1].values
+        for bucket in sent:
+            bucket.values = total
+        averages = [w.decode(b, n) for w, b, n in zip(wires, sent, nodes, strict=True)]
+        assert torch.equal(averages[0].mean, averages[1].mean)
+        nodes = [average.own() for average in averages]
+    moved = (wanted - 1).abs().max()
+    assert (torch.stack(nodes).double().mean(0) - wanted).abs().max() < 0.01 * moved
+    assert (nodes[0] - nodes[1]).abs().max() < 0.01 * moved
+
+
+def test_fp16_takes_what_is_too_large_in_several_turns():
+    wires = [Wire("fp16", 2, torch.zeros(1)) for _ in range(2)]
+    nodes = [torch.tensor([1e5]), torch.tensor([1e5])]
+    for _ in range(12):
+        sent = [each.encode(node, 1.0) for each, node in zip(wires, nodes, strict=True)]
+        assert all(bucket.values.isfinite().all() for bucket in sent)
+        total = sent[0].values + sent[1].values
+        for bucket in sent:
+            bucket.values = total
+        means = [w.decode(b, n) for w, b, n in zip(wires, sent, nodes, strict=True)]
+        nodes = [average.own() for average in means]
+    assert means[0].mean.item() == pytest.approx(1e5, rel=1e-2)
+
+
+def test_nodes_of_any_size_speak_in_turn():
+    nodes = NodeMap.of_sizes([3, 1, 2])
+    assert nodes.ranks == ((0, 1, 2), (3,), (4, 5))
+    assert [nodes.speakers(turn) for turn in range(nodes.turns)] == [(0, 3, 4), (1, 3, 5), (2, 3, 4)]
+    assert [nodes.node_of(rank) for rank in range(6)] == [0, 0, 0, 1, 2, 2]
+    assert [nodes.share(node) for node in range(3)] == [1.5, 0.5, 1.0]
+
+
+def test_names_in_a_checkpoint():
+    saved = {"model.w", "nodes.1.model.w", "nodes.1.ranks.3.model.w", "averaging.schedule"}
+    third = ("nodes.1.ranks.3.", "nodes.1.", "")
+    assert find_saved({"nodes.1.model.w": 0}, saved, third) == {"nodes.1.model.w": "nodes.1.ranks.3.model.w"}
+    second = ("nodes.1.ranks.2.", "nodes.1.", "")
+    assert find_saved({"nodes.1.model.w": 0}, saved, second) == {"nodes.1.model.w": "nodes.1.model.w"}
+    assert find_saved({"nodes.2.model.w": 0}, saved, ("nodes.2.", "")) == {"nodes.2.model.w": "model.w"}
+    # A strategy whose ranks are all the same never takes another node's weights.
+    assert find_saved({"model.w": 0}, saved, ("",)) == {"model.w": "model.w"}
+    assert is_optional("nodes.1.ranks.3.averaging.reviewed")
+    assert not is_optional("model.averaging.weight")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("daso:sync-every=2,wait=3", "wait=3 is longer than sync-every=2"),
+        ("daso:sync-every=0", "sync-every is 0"),
+        ("daso:sync-every=auto,wait=2", "auto chooses how long to wait"),
+        ("daso:inside=sharded,local-skip=2", "needs whole weights"),
+        ("daso:warm-up=1.5", "warm-up is 1.5"),
+        ("daso:sync-every=often", "it takes a whole number or auto"),
+        ("diloco:delay=40", "delay is 40"),
+        ("diloco:fragments=0", "fragments is 0"),
+        ("diloco:outer-lr=0", "outer-lr is 0"),
+        ("hierarchical:inside-every=8,sync-every=8", "below the second"),
+        ("local-sgd:sync-every=0", "sync-every is 0"),
+        ("data:compress=zip", "takes none, fp16 or powersgd"),
+    ],
+)
+def test_mistakes_are_told(text, words):
+    with pytest.raises(StrategyError, match=words):
+        parse_strategy(text)
+
+
+def test_a_node_size_that_does_not_fit():
+    with pytest.raises(StrategyError, match=r"node-size=3 does not divide the 4 ranks.\nUse one of 1, 2, 4"):
+        parse_strategy("daso:node-size=3").check(world_size=4, global_batch=8, accumulate=1)
