@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
+from collections import deque
 from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -63,16 +65,20 @@ def run_cells(cells: Iterable[Cell], path: Path, jobs: int, limit_s: float) -> l
     """Run what the file does not have yet, add each result to it, and give all; stops when time is up."""
     done = {row["key"]: row for row in _read(path)}
     cells = list(cells)
-    waiting = [cell for cell in cells if cell.key not in done]
-    started = time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool, path.open("a", encoding="utf-8") as file:
-        while waiting and time.monotonic() < started + limit_s:
-            now, waiting = waiting[:jobs], waiting[jobs:]
-            for row in pool.map(run_cell, now):
+    waiting = deque(cell for cell in cells if cell.key not in done)
+    ends = time.monotonic() + limit_s
+    running: set[Future[dict[str, Any]]] = set()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool, path.open("a", encoding="utf-8") as file:
+        while running or (waiting and time.monotonic() < ends):
+            while waiting and len(running) < jobs and time.monotonic() < ends:
+                running.add(pool.submit(run_cell, waiting.popleft()))
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for row in (one.result() for one in finished):
                 file.write(json.dumps(row) + "\n")
+                file.flush()
                 done[row["key"]] = row
                 print(_line(row), flush=True)
-            file.flush()
     left = [cell for cell in cells if cell.key not in done]
     if left:
         print(f"{len(left)} of {len(cells)} cells are left: run the same command again")

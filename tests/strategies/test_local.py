@@ -129,6 +129,21 @@ def test_goes_on_with_other_blocks_and_new_heads(run_ranks, tmp_path):
     assert run_ranks(hand_over, 2, giver, taker, tmp_path)[0][0]
 
 
+def take_up_readout(folder):
+    step, batches = step_of(Course("local:chunks=2,head=mirror", UNTIED))
+    train_once(step, batches, 0)
+    dcp.save(step.state_dict(), checkpoint_id=folder)
+    other, _ = step_of(Course("local:chunks=2,head=readout", UNTIED))
+    load_step(other, folder)
+    trained = whole_weights(step)["head.weight"]
+    return trained, other.blocks[0].state["head.weight"]
+
+
+def test_takes_up_the_readout_when_the_checkpoint_has_other_heads(run_ranks, tmp_path):
+    trained, copied = run_ranks(take_up_readout, 2, tmp_path)[0]
+    assert torch.equal(trained, copied)
+
+
 def take_from_single(folder):
     single, batches = prepare(Course("data", GPT))
     train_once(single, batches, 0)
