@@ -188,8 +188,11 @@ def _is_random(graph: OpGraph) -> bool:
 
 def _notes(plans: Sequence[BlockPlan], places: Sequence[int]) -> tuple[str, ...]:
     """What the user should know of how the model was cut."""
-    blocks = f"{len(plans)} block" + "s" * (len(plans) > 1)
-    notes = [f"local: {blocks} on {max(places) + 1} stages" + ("" if len(plans) > 1 else ": plain training")]
+    blocks, stages = (
+        f"{count} {what}" + "s" * (count > 1)
+        for count, what in ((len(plans), "block"), (max(places) + 1, "stage"))
+    )
+    notes = [f"local: {blocks} on {stages}" + ("" if len(plans) > 1 else ": plain training")]
     heads: dict[tuple[str, str], list[str]] = {}
     for plan in plans:
         if plan.head is not None:
