@@ -6,7 +6,7 @@ Every method has the same model, data, batch, budget of steps, and tuning: each 
 first seed, then the best one with the others. Methods: backpropagation; 2 and 4 chunks with each head that
 fits; overlap and greedy with the default head. Finished trainings are kept, so the command can be repeated
 until all are done; it writes a table and a page with loss by samples and by time. Time is that of the slowest
-block, each on a device of its own: seconds in this process times that block's share of the FLOPs.
+block, each on a device of its own: CPU seconds of one process times that block's share of the FLOPs.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _summarise(task: Task, best: dict[str, float], rows: Sequence[dict[str, Any]
 def _figures(task: Task, rows: Sequence[dict[str, Any]]) -> list[go.Figure]:
     """Loss by samples and by time, the mean over seeds."""
     figures = []
-    for axis, title in (("samples", "samples"), ("seconds", "seconds of the slowest block")):
+    for axis, title in (("samples", "samples"), ("seconds", "CPU seconds of the slowest block")):
         figure = go.Figure(layout={"title": f"{task.name}: {task.model} on {task.data}"})
         for method in _methods(task):
             own = [row for row in rows if row["cell"]["method"] == method]

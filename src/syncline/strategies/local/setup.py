@@ -199,5 +199,5 @@ def _notes(plans: Sequence[BlockPlan], places: Sequence[int]) -> tuple[str, ...]
             shown = f"after {plan.cut} {plan.head.share:.0%}"
             heads.setdefault((plan.head.kind, plan.head.why), []).append(shown)
     for (kind, why), where in heads.items():
-        notes.append(f"head {kind} ({why}); its FLOPs beside its block's: {', '.join(where)}")
+        notes.append(f"head {kind} ({why}), FLOPs as a share of its block's: {', '.join(where)}")
     return tuple(notes)
