@@ -34,7 +34,6 @@ from syncline.workloads.example import workload_batch
 from syncline.workloads.load import LoadedWorkload, load_workload
 
 HEAD_PASSES = 3
-EVALUATION_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,8 @@ class Cell:
     steps: int
     every: int
     """Steps between evaluations."""
+    evaluation_rows: int
+    """Held-out samples of each."""
 
     @property
     def key(self) -> str:
@@ -61,12 +62,11 @@ class Cell:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-def run_cells(cells: Iterable[Cell], path: Path, jobs: int, limit_s: float) -> list[dict[str, Any]]:
-    """Run what the file does not have yet, add each result to it, and give all; stops when time is up."""
+def run_cells(cells: Iterable[Cell], path: Path, jobs: int, ends: float) -> list[dict[str, Any]]:
+    """Run what the file does not have yet, add each result to it, and give all; starts none after `ends`."""
     done = {row["key"]: row for row in _read(path)}
     cells = list(cells)
     waiting = deque(cell for cell in cells if cell.key not in done)
-    ends = time.monotonic() + limit_s
     running: set[Future[dict[str, Any]]] = set()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool, path.open("a", encoding="utf-8") as file:
@@ -103,7 +103,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
             loss = step(batch)
             spent += time.process_time() - started
             if number % cell.every == 0 or number == cell.steps:
-                point = _evaluate(step, workload, cell.batch) | {"train_loss": float(loss)}
+                point = _evaluate(step, workload, cell) | {"train_loss": float(loss)}
                 curve.append({"step": number, "samples": number * cell.batch, "seconds": spent} | point)
                 if not np.isfinite(point["loss"]):
                     break
@@ -148,12 +148,12 @@ def _make_step(cell: Cell, workload: LoadedWorkload) -> LocalStep:
     return step
 
 
-def _evaluate(step: LocalStep, workload: LoadedWorkload, rows: int) -> dict[str, float]:
+def _evaluate(step: LocalStep, workload: LoadedWorkload, cell: Cell) -> dict[str, float]:
     """Mean loss and accuracy of the model on the first held-out batches."""
     assert workload.evaluation is not None
     losses, hits, count = [], 0, 0
-    limit = max(1, EVALUATION_BATCH * 8 // rows)
-    for batch in evaluation_batches(workload.evaluation, rows, limit):
+    limit = max(1, cell.evaluation_rows // cell.batch)
+    for batch in evaluation_batches(workload.evaluation, cell.batch, limit):
         if not isinstance(batch, tuple):
             raise TypeError("cells are trained on pairs of inputs and targets")
         logits = step.predict(batch)[-1].flatten(0, -2)
