@@ -89,12 +89,16 @@ def _compare(figures: dict[str, Any], parts: int, schedule: str) -> dict[str, An
     costs, times = figures["costs"][str(parts)], figures["times"]
     ours, theirs = times[f"local {parts}"], times[f"{schedule} {parts}"]
     measured = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
-    predicted = predict(schedule, costs, parts) / predict("local", costs, parts)
+    theirs_s, ours_s = predict(schedule, costs, parts), predict("local", costs, parts)
+    predicted = theirs_s / ours_s
     return {
         "schedule": schedule,
         "microbatches": parts,
         "local_step_s": statistics.median(ours),
         "pipeline_step_s": statistics.median(theirs),
+        "predicted_local_step_s": ours_s,
+        "predicted_pipeline_step_s": theirs_s,
+        "stages": costs,
         "measured_ratio": measured,
         "predicted_ratio": predicted,
         "error": measured / predicted - 1,

@@ -75,9 +75,9 @@ TASKS = (
     ),
     Task(
         name="vision",
-        model="resnet110:size=tiny,norm=group,shortcut=project",
+        model="resnet110:size=tiny,image=16,norm=group,shortcut=project",
         data="digits",
-        rates=(1e-3, 2e-3, 4e-3),
+        rates=(2e-3, 4e-3, 8e-3),
         batch=32,
         steps=300,
         every=50,
