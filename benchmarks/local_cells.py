@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import Rank
@@ -47,7 +48,7 @@ class Cell:
     options: str
     """Of the strategy `local`."""
     rate: float
-    """Learning rate of AdamW."""
+    """Learning rate of AdamW at the start; it falls to 0 by a cosine."""
     seed: int
     batch: int
     steps: int
@@ -79,9 +80,6 @@ def run_cells(cells: Iterable[Cell], path: Path, jobs: int, ends: float) -> list
                 file.flush()
                 done[row["key"]] = row
                 print(_line(row), flush=True)
-    left = [cell for cell in cells if cell.key not in done]
-    if left:
-        print(f"{len(left)} of {len(cells)} cells are left: run the same command again")
     return [done[cell.key] for cell in cells if cell.key in done]
 
 
@@ -95,6 +93,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     with process_group(torch.device("cpu")):
         step = _make_step(cell, workload)
         batches = GlobalBatches(workload.data.train, cell.batch, cell.seed)
+        schedule = CosineAnnealingLR(step.optimizer, T_max=cell.steps)
         curve, spent = [], 0.0
         for number in range(1, cell.steps + 1):
             batch = batches.rows(number - 1)
@@ -102,6 +101,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
             started = time.process_time()
             loss = step(batch)
             spent += time.process_time() - started
+            schedule.step()
             if number % cell.every == 0 or number == cell.steps:
                 point = _evaluate(step, workload, cell) | {"train_loss": float(loss)}
                 curve.append({"step": number, "samples": number * cell.batch, "seconds": spent} | point)

@@ -75,6 +75,7 @@ def main() -> None:
         cells = _cells(task, steps, min(task.every, steps))
         ends = time.monotonic() + (share_s if task.name in arguments.task else 0.0)
         rows = run_cells(cells, path, arguments.jobs, ends)
+        print(f"{task.name}: {len(cells) - len(rows)} of {len(cells)} trainings are left")
         points = [point for cutoff in task.cutoffs for point in _points(rows, cutoff)]
         results[task.name] = {"model": task.model, "data": task.data, "steps": steps, "points": points}
         figures += [_figure(task, cutoff, points) for cutoff in task.cutoffs]
