@@ -140,7 +140,7 @@ MISTAKES = [
     (
         "train gpt2-tiny --strategy shard",
         "Wrong strategy",
-        ["'shard'", "Did you mean 'sharded'?", "Known: data, "],
+        ["'shard'", "Did you mean 'sharded'?", "Known: daso, data, "],
     ),
     (
         "train gpt2-tiny --strategy sharded:groop=2",
@@ -167,12 +167,12 @@ MISTAKES = [
     (
         "train gpt2-tiny --strategy local:head=deep --ranks 2",
         "Wrong strategy",
-        ["'deep'", "linear, mlp, conv, mirror, readout"],
+        ["'deep'", "linear, mlp, conv, mirror or readout"],
     ),
     (
         "train gpt2-tiny --strategy pipeline:schedule=gpipes --ranks 2",
         "Wrong strategy",
-        ["'gpipes'", "gpipe, 1f1b, interleaved, zero-bubble"],
+        ["'gpipes'", "gpipe, 1f1b, interleaved or zero-bubble"],
     ),
     (
         "train gpt2-tiny --strategy pipeline:microbatches=3 --ranks 2 --batch 16",
