@@ -12,7 +12,7 @@ import json
 import multiprocessing
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,24 +63,40 @@ class Cell:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-def run_cells(cells: Iterable[Cell], path: Path, jobs: int, ends: float) -> list[dict[str, Any]]:
-    """Run what the file does not have yet, add each result to it, and give all; starts none after `ends`."""
-    done = {row["key"]: row for row in _read(path)}
-    cells = list(cells)
-    waiting = deque(cell for cell in cells if cell.key not in done)
-    running: set[Future[dict[str, Any]]] = set()
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool, path.open("a", encoding="utf-8") as file:
+class Cells:
+    """Trainings whose results are kept in a file, and processes that run those that it lacks."""
+
+    def __init__(self, path: Path, jobs: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self._done: dict[str, dict[str, Any]] = {row["key"]: row for row in map(json.loads, lines)}
+        self._path = path
+        self._jobs = jobs
+        self._pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+
+    def __enter__(self) -> Cells:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def run(self, cells: Sequence[Cell], ends: float) -> list[dict[str, Any]]:
+        """Run what the file does not have yet, add it, and give all; starts none after `ends`."""
+        waiting = deque(cell for cell in cells if cell.key not in self._done)
+        running: set[Future[dict[str, Any]]] = set()
         while running or (waiting and time.monotonic() < ends):
-            while waiting and len(running) < jobs and time.monotonic() < ends:
-                running.add(pool.submit(run_cell, waiting.popleft()))
+            while waiting and len(running) < self._jobs and time.monotonic() < ends:
+                running.add(self._pool.submit(run_cell, waiting.popleft()))
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for row in (one.result() for one in finished):
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                done[row["key"]] = row
-                print(_line(row), flush=True)
-    return [done[cell.key] for cell in cells if cell.key in done]
+                self._keep(row)
+        return [self._done[cell.key] for cell in cells if cell.key in self._done]
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        self._done[row["key"]] = row
+        print(_line(row), flush=True)
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
@@ -170,10 +186,3 @@ def _line(row: dict[str, Any]) -> str:
         f"{cell['task']} {cell['method']}, batch {cell['batch']}, lr {cell['rate']:g}, seed {cell['seed']}"
     )
     return f"{where}: loss {last['loss']:.4f}, accuracy {last['accuracy']:.3f}, {last['seconds']:.1f} s"
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

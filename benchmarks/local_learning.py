@@ -15,25 +15,24 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 
-from local_cells import Cell, run_cells
+from local_cells import Cell, Cells
 from local_page import write_page
 from record import write_record
 
 SEEDS = (0, 1, 2)
 EVALUATION_ROWS = 512
-NO_TIME = 0.0
 COMMON = {
     "backprop": "chunks=1",
-    "2 chunks, linear": "chunks=2,head=linear",
-    "2 chunks, mlp": "chunks=2,head=mlp",
     "2 chunks, mirror": "chunks=2,head=mirror",
+    "2 chunks, mlp": "chunks=2,head=mlp",
+    "2 chunks, linear": "chunks=2,head=linear",
     "4 chunks, mirror": "chunks=4,head=mirror",
     "overlap, 4 chunks": "variant=overlap,chunks=4",
     "greedy": "variant=greedy",
@@ -105,7 +104,8 @@ def main() -> None:
     figures: list[go.Figure] = []
     for task in tasks:
         ends = time.monotonic() + (share_s if task.name in arguments.task else 0.0)
-        best, rows = _train(task, path, arguments.jobs, ends)
+        with Cells(path, arguments.jobs) as kept:
+            best, rows = _train(task, kept, ends)
         results[task.name] = _summarise(task, best, rows)
         figures += _figures(task, rows)
     write_record(arguments.output / "local_learning.json", {"tasks": results})
@@ -115,17 +115,19 @@ def main() -> None:
             print(name, row)
 
 
-def _train(task: Task, path: Path, jobs: int, ends: float) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """The best rates of the methods that are tuned, and their trainings with all seeds as far as done."""
-    tuned = run_cells(_tuning(task), path, jobs, NO_TIME)
-    # Those that were tuned before are finished first.
-    run_cells(_seeded(task, _best_rates(task, tuned)), path, jobs, ends)
-    tuned = run_cells(_tuning(task), path, jobs, ends)
-    best = _best_rates(task, tuned)
-    rows = run_cells(_seeded(task, best), path, jobs, ends)
-    done = len(tuned) + sum(row["cell"]["seed"] != SEEDS[0] for row in rows)
-    left = len(_methods(task)) * (len(task.rates) + len(SEEDS) - 1) - done
-    print(f"{task.name}: {left} trainings are left" + ": run the command again" * (left > 0))
+def _train(task: Task, kept: Cells, ends: float) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Of the methods that are tuned, the best rates, and their trainings with all seeds as far as done."""
+    best: dict[str, float] = {}
+    rows: list[dict[str, Any]] = []
+    for method in _methods(task):
+        tuned = kept.run([_cell(task, method, rate, SEEDS[0]) for rate in task.rates], ends)
+        if len(tuned) < len(task.rates):
+            continue
+        losses = {row["cell"]["rate"]: row["curve"][-1]["loss"] for row in tuned}
+        best[method] = min(losses, key=losses.__getitem__)
+        rows += kept.run([_cell(task, method, best[method], seed) for seed in SEEDS], ends)
+    left = len(_methods(task)) * len(SEEDS) - len(rows)
+    print(f"{task.name}: {left} seeds of methods are left" + ": run the command again" * (left > 0))
     return best, rows
 
 
@@ -147,26 +149,6 @@ def _cell(task: Task, method: str, rate: float, seed: int) -> Cell:
         every=task.every,
         evaluation_rows=EVALUATION_ROWS,
     )
-
-
-def _tuning(task: Task) -> list[Cell]:
-    return [_cell(task, method, rate, SEEDS[0]) for method in _methods(task) for rate in task.rates]
-
-
-def _best_rates(task: Task, rows: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """For each method whose whole grid is done, the rate of lowest loss."""
-    found: dict[str, dict[float, float]] = {}
-    for row in rows:
-        found.setdefault(row["cell"]["method"], {})[row["cell"]["rate"]] = row["curve"][-1]["loss"]
-    return {
-        method: min(losses, key=losses.__getitem__)
-        for method, losses in found.items()
-        if len(losses) == len(task.rates)
-    }
-
-
-def _seeded(task: Task, best: dict[str, float]) -> list[Cell]:
-    return [_cell(task, method, rate, seed) for seed in SEEDS for method, rate in best.items()]
 
 
 def _summarise(task: Task, best: dict[str, float], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from local_cells import Cell, run_cells
+from local_cells import Cell, Cells
 from local_page import write_page
 from record import write_record
 
@@ -74,7 +74,8 @@ def main() -> None:
         steps = arguments.steps or task.steps
         cells = _cells(task, steps, min(task.every, steps))
         ends = time.monotonic() + (share_s if task.name in arguments.task else 0.0)
-        rows = run_cells(cells, path, arguments.jobs, ends)
+        with Cells(path, arguments.jobs) as kept:
+            rows = kept.run(cells, ends)
         print(f"{task.name}: {len(cells) - len(rows)} of {len(cells)} trainings are left")
         points = [point for cutoff in task.cutoffs for point in _points(rows, cutoff)]
         results[task.name] = {"model": task.model, "data": task.data, "steps": steps, "points": points}
