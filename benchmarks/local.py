@@ -1,10 +1,11 @@
 """Local parallelism against pipelines: the same model, the same global batch, taking turns in one run.
 
-    python benchmarks/local.py [--ranks 2] [--model ...] [--batch 16] [--rounds 8] [-o FILE]
+    python benchmarks/local.py [--ranks 2] [--microbatches 2 4 8] [--model ...] [--batch 16] [-o FILE]
 
 Contenders with m = 2, 4 and 8 micro-batches: `local` (chunked, adding up m micro-batches a step) and the
 schedules gpipe, 1f1b and zero-bubble of `pipeline`, on stages cut at the same places. They take turns by
-`STEPS` steps between two barriers, so that a busy machine slows all alike.
+`STEPS` steps between two barriers, so that a busy machine slows all alike. What other numbers of ranks or
+micro-batches came to stays in the record, so that it can be measured in parts.
 
 What the formulas of `syncline plan --allow-inexact` say is reported beside it, with f, b, a (forward,
 backward and head of one micro-batch) and u (the optimizer) measured on all ranks at once just before. More
@@ -42,6 +43,8 @@ from syncline.workloads.example import workload_batch
 from syncline.workloads.load import load_workload
 
 MICROBATCHES = (2, 4, 8)
+CUTS = {2: "blocks.3", 4: "blocks.1+blocks.3+blocks.5"}
+"""Equal stages of the model that is measured by default."""
 SCHEDULES = ("gpipe", "1f1b", "zero-bubble")
 STEPS = 4
 WARM_UP_ROUNDS = 1
@@ -56,21 +59,29 @@ def main() -> None:
         order = vars(arguments) | {"output": str(arguments.output), "folder": folder}
         launch_local("local:measure", json.dumps(order), ranks=arguments.ranks, logs=Path(folder) / "logs")
         figures = json.loads((Path(folder) / "figures.json").read_text())
-    cores = os.cpu_count() or 1
-    result = {
+    setting = {
         "model": arguments.model,
         "batch": arguments.batch,
         "head": arguments.head,
         "ranks": arguments.ranks,
-        "oversubscribed": arguments.ranks > cores,
+        "oversubscribed": arguments.ranks > (os.cpu_count() or 1),
         "rounds": arguments.rounds,
-        "cells": [_compare(figures, parts, schedule) for parts in MICROBATCHES for schedule in SCHEDULES],
     }
-    for cell in result["cells"]:
+    cells = [_compare(figures, parts, schedule) for parts in arguments.microbatches for schedule in SCHEDULES]
+    for cell in cells:
         print(json.dumps(cell))
-    earlier = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
-    kept = [one for one in earlier.get("runs", []) if one["ranks"] != arguments.ranks]
-    write_record(arguments.output, {"runs": sorted([*kept, result], key=lambda run: run["ranks"])})
+    write_record(arguments.output, {"runs": _merge(arguments.output, setting, cells)})
+
+
+def _merge(path: Path, setting: dict[str, Any], cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All runs of a record: this setting's with its new cells beside the others that it has."""
+    runs = json.loads(path.read_text())["runs"] if path.exists() else []
+    others = [run for run in runs if run["ranks"] != setting["ranks"]]
+    same = [run for run in runs if {**run, "cells": None} == {**setting, "cells": None}]
+    new = {cell["microbatches"] for cell in cells}
+    kept = [cell for run in same for cell in run["cells"] if cell["microbatches"] not in new]
+    merged = sorted([*kept, *cells], key=lambda cell: cell["microbatches"])
+    return sorted([*others, {**setting, "cells": merged}], key=lambda run: run["ranks"])
 
 
 def _compare(figures: dict[str, Any], parts: int, schedule: str) -> dict[str, Any]:
@@ -78,12 +89,16 @@ def _compare(figures: dict[str, Any], parts: int, schedule: str) -> dict[str, An
     costs, times = figures["costs"][str(parts)], figures["times"]
     ours, theirs = times[f"local {parts}"], times[f"{schedule} {parts}"]
     measured = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
-    predicted = predict(schedule, costs, parts) / predict("local", costs, parts)
+    theirs_s, ours_s = predict(schedule, costs, parts), predict("local", costs, parts)
+    predicted = theirs_s / ours_s
     return {
         "schedule": schedule,
         "microbatches": parts,
         "local_step_s": statistics.median(ours),
         "pipeline_step_s": statistics.median(theirs),
+        "predicted_local_step_s": ours_s,
+        "predicted_pipeline_step_s": theirs_s,
+        "stages": costs,
         "measured_ratio": measured,
         "predicted_ratio": predicted,
         "error": measured / predicted - 1,
@@ -117,7 +132,7 @@ def measure(argument: str) -> None:
     with process_group(device):
         contenders: dict[str, Callable[[], None]] = {}
         costs: dict[int, Any] = {}
-        for parts in MICROBATCHES:
+        for parts in order["microbatches"]:
             ours, batch = _prepare(order, f"local:head={order['head']}", parts, device)
             contenders[f"local {parts}"] = lambda step=ours, rows=batch: _train(step, rows)
             for schedule in SCHEDULES:
@@ -150,7 +165,8 @@ def _prepare(order: dict[str, Any], strategy: str, accumulate: int, device: torc
     )
     if workload.data is None:
         raise TypeError("the benchmark needs a model with built-in data")
-    step = parse_strategy(strategy + order["cuts"]).setup(job)
+    cuts = order["cuts"] or CUTS[current_rank().world_size]
+    step = parse_strategy(f"{strategy},cuts={cuts}").setup(job)
     return step, GlobalBatches(workload.data.train, order["batch"], 0).rows(0, step.rows(order["batch"]))
 
 
@@ -226,7 +242,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--head", default="readout")
-    parser.add_argument("--cuts", default=",cuts=blocks.3", help="options that cut all contenders alike")
+    parser.add_argument("--microbatches", type=int, nargs="+", default=MICROBATCHES)
+    parser.add_argument("--cuts", help="where all contenders are cut, such as blocks.3; by default evenly")
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results/local.json")
     return parser.parse_args()
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import Rank
@@ -32,7 +35,6 @@ from syncline.workloads.example import workload_batch
 from syncline.workloads.load import LoadedWorkload, load_workload
 
 HEAD_PASSES = 3
-EVALUATION_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,14 @@ class Cell:
     options: str
     """Of the strategy `local`."""
     rate: float
-    """Learning rate of AdamW."""
+    """Learning rate of AdamW at the start; it falls to 0 by a cosine."""
     seed: int
     batch: int
     steps: int
     every: int
     """Steps between evaluations."""
+    evaluation_rows: int
+    """Held-out samples of each."""
 
     @property
     def key(self) -> str:
@@ -59,28 +63,44 @@ class Cell:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-def run_cells(cells: Iterable[Cell], path: Path, jobs: int, limit_s: float) -> list[dict[str, Any]]:
-    """Run what the file does not have yet, add each result to it, and give all; stops when time is up."""
-    done = {row["key"]: row for row in _read(path)}
-    cells = list(cells)
-    waiting = [cell for cell in cells if cell.key not in done]
-    started = time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool, path.open("a", encoding="utf-8") as file:
-        while waiting and time.monotonic() < started + limit_s:
-            now, waiting = waiting[:jobs], waiting[jobs:]
-            for row in pool.map(run_cell, now):
-                file.write(json.dumps(row) + "\n")
-                done[row["key"]] = row
-                print(_line(row), flush=True)
-            file.flush()
-    left = [cell for cell in cells if cell.key not in done]
-    if left:
-        print(f"{len(left)} of {len(cells)} cells are left: run the same command again")
-    return [done[cell.key] for cell in cells if cell.key in done]
+class Cells:
+    """Trainings whose results are kept in a file, and processes that run those that it lacks."""
+
+    def __init__(self, path: Path, jobs: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self._done: dict[str, dict[str, Any]] = {row["key"]: row for row in map(json.loads, lines)}
+        self._path = path
+        self._jobs = jobs
+        self._pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+
+    def __enter__(self) -> Cells:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def run(self, cells: Sequence[Cell], ends: float) -> list[dict[str, Any]]:
+        """Run what the file does not have yet, add it, and give all; starts none after `ends`."""
+        waiting = deque(cell for cell in cells if cell.key not in self._done)
+        running: set[Future[dict[str, Any]]] = set()
+        while running or (waiting and time.monotonic() < ends):
+            while waiting and len(running) < self._jobs and time.monotonic() < ends:
+                running.add(self._pool.submit(run_cell, waiting.popleft()))
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for row in (one.result() for one in finished):
+                self._keep(row)
+        return [self._done[cell.key] for cell in cells if cell.key in self._done]
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        self._done[row["key"]] = row
+        print(_line(row), flush=True)
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
-    """Train one cell; its loss and accuracy on held-out samples over steps and seconds."""
+    """Train one cell; its loss and accuracy on held-out samples over steps and CPU seconds."""
     torch.set_num_threads(1)
     torch.manual_seed(cell.seed)
     workload = load_workload(cell.model, data=cell.data, seed=cell.seed)
@@ -89,14 +109,17 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     with process_group(torch.device("cpu")):
         step = _make_step(cell, workload)
         batches = GlobalBatches(workload.data.train, cell.batch, cell.seed)
+        schedule = CosineAnnealingLR(step.optimizer, T_max=cell.steps)
         curve, spent = [], 0.0
         for number in range(1, cell.steps + 1):
             batch = batches.rows(number - 1)
-            started = time.perf_counter()
+            # The processor's own time of this one thread: others on the machine do not count.
+            started = time.process_time()
             loss = step(batch)
-            spent += time.perf_counter() - started
+            spent += time.process_time() - started
+            schedule.step()
             if number % cell.every == 0 or number == cell.steps:
-                point = _evaluate(step, workload, cell.batch) | {"train_loss": float(loss)}
+                point = _evaluate(step, workload, cell) | {"train_loss": float(loss)}
                 curve.append({"step": number, "samples": number * cell.batch, "seconds": spent} | point)
                 if not np.isfinite(point["loss"]):
                     break
@@ -141,12 +164,12 @@ def _make_step(cell: Cell, workload: LoadedWorkload) -> LocalStep:
     return step
 
 
-def _evaluate(step: LocalStep, workload: LoadedWorkload, rows: int) -> dict[str, float]:
+def _evaluate(step: LocalStep, workload: LoadedWorkload, cell: Cell) -> dict[str, float]:
     """Mean loss and accuracy of the model on the first held-out batches."""
     assert workload.evaluation is not None
     losses, hits, count = [], 0, 0
-    limit = max(1, EVALUATION_BATCH * 8 // rows)
-    for batch in evaluation_batches(workload.evaluation, rows, limit):
+    limit = max(1, cell.evaluation_rows // cell.batch)
+    for batch in evaluation_batches(workload.evaluation, cell.batch, limit):
         if not isinstance(batch, tuple):
             raise TypeError("cells are trained on pairs of inputs and targets")
         logits = step.predict(batch)[-1].flatten(0, -2)
@@ -163,10 +186,3 @@ def _line(row: dict[str, Any]) -> str:
         f"{cell['task']} {cell['method']}, batch {cell['batch']}, lr {cell['rate']:g}, seed {cell['seed']}"
     )
     return f"{where}: loss {last['loss']:.4f}, accuracy {last['accuracy']:.3f}, {last['seconds']:.1f} s"
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -26,6 +26,27 @@ def test_own_loop(strategy, tmp_path):
     assert max(last.values()) < losses[0] / 2
 
 
+SLOW_STAGE = """
+import time
+import torch
+import syncline
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+batch = torch.ones(2, 4), torch.ones(2, dtype=torch.long)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+step = syncline.parallelize(model, optimizer, strategy="local", example_batch=batch)
+for _ in range(2):
+    time.sleep(torch.distributed.get_rank())
+    step(batch)
+"""
+
+
+def test_a_rank_that_is_done_waits_for_those_that_read_what_it_sent(tmp_path):
+    (tmp_path / "slow_stage.py").write_text(SLOW_STAGE)
+    ended = run_command(*TORCHRUN, "slow_stage.py", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_own_model(tmp_path):
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     model = "examples.own_model:build"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from command import SYNCLINE, is_alive, run_command, started, wait_until
+from syncline.cli.app import run as run_here
 from syncline.training.export import read_weights
 
 pytestmark = pytest.mark.timeout(300)
@@ -65,8 +67,9 @@ def test_says_what_it_does_and_measures_the_model(straight):
 def test_goes_on_exactly_and_with_other_blocks(straight, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(PROGRAMS)
     monkeypatch.chdir(tmp_path)
-    ended = run(*TRAIN, "--steps", "6", folder=tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    shutil.copytree(straight[0], tmp_path, dirs_exist_ok=True)
+    for later in ("step-00000008", "step-00000012"):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / later)
     ended = run(*RESUME, "--steps", "12", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "start anew" not in ended.stderr
@@ -77,7 +80,7 @@ def test_goes_on_exactly_and_with_other_blocks(straight, tmp_path, monkeypatch):
     assert told == through
     ended = run(*RESUME, "--steps", "14", "--strategy", "local:chunks=3", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert "step-00000012 has no heads for these blocks: they start anew" in ended.stderr
+    assert "step-00000012 has no heads for some of these blocks: they start anew" in ended.stderr
 
 
 def test_a_killed_stage_ends_the_run(tmp_path):
@@ -92,16 +95,38 @@ def test_a_killed_stage_ends_the_run(tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 
-def test_evaluate_shows_every_head(straight, tmp_path):
+def test_evaluate_shows_every_head(straight, monkeypatch, capsys):
     folder, _ = straight
-    shown = run(*SYNCLINE, "evaluate", "run", "--heads", "--batches", "2", "--json", folder=folder)
-    assert shown.returncode == 0, shown.stderr
-    told = json.loads(shown.stdout)
+    monkeypatch.syspath_prepend(PROGRAMS)
+    monkeypatch.chdir(folder)
+    assert syncline("evaluate", "run", "--heads", "--batches", "2", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
     head, model, ensemble = told["heads"]
     assert head["name"].endswith(":mirror")
     assert (model["name"], ensemble["name"]) == ("model", "ensemble")
     assert told["eval_loss"] == pytest.approx(read_metrics(folder)[-1]["eval_loss"], rel=1e-5)
     assert told["eval_loss"] == pytest.approx(model["loss"], rel=1e-5)
     assert all(0 <= one["accuracy"] <= 1 for one in told["heads"])
-    table = run(*SYNCLINE, "evaluate", "run", "--heads", folder=folder)
-    assert all(word in table.stdout for word in ("accuracy", "ensemble", "step-00000012"))
+    assert syncline("evaluate", "run", "--heads") == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("accuracy", "ensemble", "step-00000012"))
+
+
+def test_evaluate_says_what_it_cannot_show(straight, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(PROGRAMS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    shutil.copytree(straight[0] / "run", tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace('strategy = "local"', 'strategy = "data"'))
+    for arguments, words in (
+        (("nowhere",), "nowhere"),
+        (("run", "--heads"), "'data', which has no heads"),
+        (("run", "--batches", "0"), "--batches is 0"),
+    ):
+        assert syncline("evaluate", *arguments) == 2
+        assert words in " ".join(capsys.readouterr().err.split())
+
+
+def syncline(*arguments):
+    return run_here(list(arguments))

@@ -140,7 +140,7 @@ MISTAKES = [
     (
         "train gpt2-tiny --strategy shard",
         "Wrong strategy",
-        ["'shard'", "Did you mean 'sharded'?", "Known: data, "],
+        ["'shard'", "Did you mean 'sharded'?", "Known: daso, data, "],
     ),
     (
         "train gpt2-tiny --strategy sharded:groop=2",
@@ -158,6 +158,26 @@ MISTAKES = [
         "train gpt2-tiny --strategy single --ranks 2",
         "Wrong strategy",
         ["1 rank, not on 2", "--ranks 1", "'data'"],
+    ),
+    (
+        "train gpt2-tiny --strategy local:chunk=2 --ranks 2",
+        "Wrong strategy",
+        ["'chunk'", "Did you mean 'chunks'?", "queue=2"],
+    ),
+    (
+        "train gpt2-tiny --strategy local:head=deep --ranks 2",
+        "Wrong strategy",
+        ["'deep'", "linear, mlp, conv, mirror or readout"],
+    ),
+    (
+        "train gpt2-tiny --strategy pipeline:schedule=gpipes --ranks 2",
+        "Wrong strategy",
+        ["'gpipes'", "gpipe, 1f1b, interleaved or zero-bubble"],
+    ),
+    (
+        "train gpt2-tiny --strategy pipeline:microbatches=3 --ranks 2 --batch 16",
+        "Wrong strategy",
+        ["16", "multiple of 3"],
     ),
     ("train gpt2-tiny --batch 15 --ranks 2", "Wrong strategy", ["15", "2 ranks", "--batch 14 or 16"]),
     # Numbers that cannot be.

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,30 @@ def test_json_is_one_document_and_nothing_else(folder: Path, capsys: pytest.Capt
     assert document["capture_s"] > 0
     assert {"ops", "resources", "verdicts"} <= document["explanation"].keys()
     assert "a word from the model" in printed.err
+
+
+def test_inexact_ways_are_listed_when_they_are_allowed(folder: Path, capsys: pytest.CaptureFixture[str]):
+    def ways(*more: str) -> dict[str, Any]:
+        assert plan(MODEL, *FAST, "--batch", "32", "--json", *more) == 0
+        return {one["name"]: one for one in json.loads(capsys.readouterr().out)["alternatives"]}
+
+    usual, allowed = ways(), ways("--allow-inexact")
+    staged = {name: one for name, one in allowed.items() if name not in usual}
+    assert all(one["exact"] for one in usual.values())
+    assert [name.partition(",stages")[0].partition("=")[0] for name in staged] == [
+        *["pipeline:schedule"] * 4,
+        "local:stages",
+    ]
+    for name, one in staged.items():
+        found = one["prediction"]
+        assert one["exact"] == name.startswith("pipeline")
+        assert (found["times"]["bubble_s"] > 0) == one["exact"]
+        assert found["times"]["compute_s"] > 0
+        assert min(found["sent_bytes"], found["memory"]["saved_activations"]) > 0
+    assert plan(MODEL, *FAST, "--batch", "32", "--allow-inexact") == 0
+    out = capsys.readouterr().out
+    assert "local:stages" in out
+    assert "bubble" in out
 
 
 def test_it_explains(folder: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,5 +1,7 @@
 """Local parallelism on ranks: timing changes nothing, little is kept, nothing goes back."""
 
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,6 +9,7 @@ import torch.distributed.checkpoint as dcp
 
 from strategies.local_runs import GPT, MLP, UNTIED, assert_identical, step_of, train_local
 from strategies.test_conformance import BATCH, Course, prepare, train_once, whole_weights
+from syncline.cluster.traffic import TrafficMeter
 from syncline.errors import StrategyError
 from syncline.strategies.protocol import StepOptions
 from syncline.strategies.registry import parse_strategy
@@ -82,6 +85,26 @@ def test_an_overlap_sends_one_cotangent_back(run_ranks):
     assert last[1] == first[0] == 3 * first[2]
 
 
+def count_in_kernel(course):
+    step, batches = step_of(course)
+    meter = TrafficMeter()
+    for number in range(3):
+        step(batches.rows(number, step.rows(BATCH)))
+    dist.barrier()
+    sent = meter.sent()
+    assert sent is not None
+    return sent["node"], step.blocks[-1].training.layers.exit.bytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the counters are Linux's")
+def test_the_kernel_sees_next_to_nothing_go_back(run_ranks):
+    """What remains are Gloo's own notes that a receive is posted."""
+    wide = "mlp:size=tiny,layers=4,width=1024"
+    (first, activation), (last, _) = run_ranks(count_in_kernel, 2, Course("local", wide))
+    assert first > 3 * activation
+    assert last < activation / 4
+
+
 def losses_of(course):
     step, batches = step_of(course)
     own = [step(batches.rows(number, step.rows(BATCH))).item() for number in range(3)]
@@ -127,6 +150,21 @@ def test_goes_on_with_other_blocks_and_new_heads(run_ranks, tmp_path):
         assert weights.keys() == given.keys()
         assert all(name.startswith("auxiliary.") for name in new)
     assert run_ranks(hand_over, 2, giver, taker, tmp_path)[0][0]
+
+
+def take_up_readout(folder):
+    step, batches = step_of(Course("local:chunks=2,head=mirror", UNTIED))
+    train_once(step, batches, 0)
+    dcp.save(step.state_dict(), checkpoint_id=folder)
+    other, _ = step_of(Course("local:chunks=2,head=readout", UNTIED))
+    load_step(other, folder)
+    trained = whole_weights(step)["head.weight"]
+    return trained, other.blocks[0].state["head.weight"]
+
+
+def test_takes_up_the_readout_when_the_checkpoint_has_other_heads(run_ranks, tmp_path):
+    trained, copied = run_ranks(take_up_readout, 2, tmp_path)[0]
+    assert torch.equal(trained, copied)
 
 
 def take_from_single(folder):

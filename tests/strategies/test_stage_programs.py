@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from syncline.cluster.presets import cluster_from
+from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import Rank
 from syncline.planning.stages import balance, candidates, segment_times
 from syncline.strategies.protocol import Job
+from syncline.strategies.registry import parse_strategy
 from syncline.strategies.stages.blueprint import Blueprint
 from syncline.strategies.stages.holding import Stage, holders, keep_only, model_state
 from syncline.workloads.batch import list_tensors
@@ -93,6 +95,25 @@ def test_stages_do_what_the_model_does(make, name):
     assert all(one.grad is None or torch.equal(one.grad, other.grad) for one, other in pairs)
     assert sum(one.grad is not None for one in model.parameters()) > 3
     assert all(torch.equal(one, other) for one, other in zip(model.buffers(), whole.buffers(), strict=True))
+
+
+def test_a_pretrained_model_learns_in_blocks_that_the_user_names():
+    torch.manual_seed(0)
+    model, compute_loss, batch = pretrained("GPT2LMHeadModel")
+    job = Job(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
+        compute_loss=compute_loss,
+        rank=Rank(),
+        device=torch.device("cpu"),
+        example=batch,
+    )
+    with process_group(job.device):
+        step = parse_strategy("local:cuts=transformer.h.0").setup(job)
+        losses = [step(batch).item() for _ in range(8)]
+    assert step.notes[0] == "local: 2 blocks on 1 stage"
+    assert "after transformer.h.0" in step.notes[1]
+    assert losses[-1] < losses[0] - 0.3
 
 
 def test_a_rank_keeps_what_its_stages_use():

@@ -6,6 +6,7 @@ import contextlib
 import json as json_module
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -148,9 +149,7 @@ def plan(
     again = (lambda size: _capture(settings, size)) if capture_s <= CHEAP_CAPTURE_S else None
     told = _Told(planned, graph, where, capture_s)
     if explain:
-        with contextlib.redirect_stdout(sys.stderr):
-            told.explanation = explain_plan(planned, pins=settings.pin, recapture=again)
-        told.comparison = _compare(planned)
+        told.explain(settings, again)
     if html is not None:
         write_whole(html, told.page())
     if json:
@@ -199,6 +198,12 @@ class _Told:
     capture_s: float
     explanation: Explanation | None = None
     comparison: Comparison | None = None
+
+    def explain(self, settings: PlanConfig, recapture: Callable[[int], OpGraph] | None) -> None:
+        """Find out why the plan is as it is, and what the last run of it came to."""
+        with contextlib.redirect_stdout(sys.stderr):
+            self.explanation = explain_plan(self.planned, pins=settings.pin, recapture=recapture)
+        self.comparison = _compare(self.planned)
 
     def values(self) -> dict[str, Any]:
         values = plan_values(self.planned.plan) | {"capture_s": self.capture_s}

@@ -12,10 +12,12 @@ from rich.table import Table
 
 from syncline.cli.units import show_bytes, show_seconds
 from syncline.planning.layers import Section
-from syncline.planning.plan import Plan
+from syncline.planning.plan import Alternative, Plan
 from syncline.planning.prediction import Memory, Prediction
 
 PLAN = "this plan"
+WIDE = 130
+"""Columns of a terminal that has room for long names."""
 
 
 def show_plan(plan: Plan, by_layer: Sequence[Section], devices: int, capture_s: float, to: Console) -> None:
@@ -76,6 +78,8 @@ def _alternatives(plan: Plan, to: Console) -> None:
     best = plan.prediction
     table.add_row(f"[bold]{PLAN}", *_figures(best, best), "yes", "[green]yes")
     for one in plan.alternatives:
+        if _is_staged(one):
+            continue
         exact, fits = "yes" if one.exact else "no", "[green]yes" if one.fits else "[red]no"
         if one.prediction is None:
             table.add_row(escape(one.name), *[""] * 5, exact, escape(one.note))
@@ -85,17 +89,33 @@ def _alternatives(plan: Plan, to: Console) -> None:
 
 
 def _stages(plan: Plan, to: Console) -> None:
-    """What only training in stages has: the time in which devices wait, and what they send."""
-    staged = [(one.name, one.prediction) for one in plan.alternatives]
-    counted = [(name, one) for name, one in staged if one is not None and one.sent_bytes is not None]
-    if not counted:
+    """Training in stages, with what only this has: the time in which devices wait, and what they send."""
+    if not any(_is_staged(one) for one in plan.alternatives):
         return
-    table = grid("", "step", "bubble", "of the step", "memory a device", "sent a device", title="In stages")
-    for name, one in counted:
-        bubble = one.times.bubble_s
-        figures = show_seconds(one.step_s), show_seconds(bubble), f"{bubble / one.step_s:.0%}"
-        table.add_row(escape(name), *figures, show_bytes(one.memory.total), show_bytes(one.sent_bytes or 0.0))
+    columns = ("step", "against it", "bubble", "memory a device", "sent a device", "exact", "fits")
+    table = grid("", *columns, title="In stages")
+    for one in plan.alternatives:
+        found = one.prediction
+        if found is None or found.sent_bytes is None:
+            continue
+        # Where there is no room for a name in one piece, it breaks between its options.
+        name = one.name if to.width >= WIDE else one.name.replace(",", ", ").replace(":", ": ")
+        table.add_row(
+            escape(name),
+            show_seconds(found.step_s),
+            f"{found.step_s / plan.prediction.step_s:.2f} x",
+            f"{found.times.bubble_s / found.step_s:.0%}",
+            show_bytes(found.memory.total),
+            show_bytes(found.sent_bytes),
+            "yes" if one.exact else "no",
+            "[green]yes" if one.fits else "[red]no",
+        )
     to.print(table)
+
+
+def _is_staged(one: Alternative) -> bool:
+    """Whether an alternative trains in stages: only of these it is known what is sent."""
+    return one.prediction is not None and one.prediction.sent_bytes is not None
 
 
 def _figures(prediction: Prediction, best: Prediction) -> list[str]:

@@ -123,8 +123,10 @@ def check_even_rows(name: str, *, world_size: int, global_batch: int, accumulate
     if global_batch % parts:
         lower, upper = global_batch // parts * parts, (global_batch // parts + 1) * parts
         fitting = " or ".join(str(size) for size in (lower, upper) if size)
+        ranks = f"{world_size} rank" + "s" * (world_size > 1)
+        pieces = f"{accumulate} micro-batch" + "es" * (accumulate > 1)
         raise StrategyError(
-            f"Strategy '{name}' cannot share a global batch of {global_batch} among {world_size} ranks x "
-            f"{accumulate} micro-batches: {global_batch} is not a multiple of {parts}.\n"
-            f"Use --batch {fitting}, or other --ranks."
+            f"Strategy '{name}' cannot share a global batch of {global_batch} among {ranks} x {pieces}: "
+            f"{global_batch} is not a multiple of {parts}.\n"
+            f"Use --batch {fitting}, or other numbers of ranks or micro-batches."
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch
@@ -112,5 +114,11 @@ def _share_first_weights(model: nn.Module) -> None:
 
 
 def _close() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    if not dist.is_initialized():
+        return
+    ended_well = getattr(sys, "last_value", None) is None
+    if ended_well:
+        # Others may be steps behind and still read what this rank has sent; one that fails says so itself.
+        with suppress(RuntimeError):
+            dist.barrier()
+    dist.destroy_process_group()

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
@@ -25,6 +26,7 @@ from syncline.strategies.protocol import TrainStep
 from syncline.training.files import write_json
 from syncline.training.loading import load_step
 from syncline.training.progress import announce
+from syncline.training.signals import any_rank
 
 INFO_FILE = "syncline.json"
 _NAME = re.compile(r"step-(\d+)")
@@ -63,8 +65,8 @@ class Checkpoints:
             self._remove_partials()
 
     def save(self, state: dict[str, Any], info: CheckpointInfo) -> None:
-        """Copy the state and start writing it; the last save is waited for first."""
-        self.wait()
+        """Copy the state and start writing it; the last save is waited for first, but no rank for another."""
+        self._finish_pending()
         partial = self.folder / f"step-{info.step:08d}.partial"
         future = dcp.async_save(
             state, storage_writer=dcp.FileSystemWriter(partial), process_group=self._group
@@ -77,9 +79,15 @@ class Checkpoints:
         self._pending = future
 
     def wait(self) -> None:
-        """Block until what was saved is on disk under its final name."""
+        """Block until what was saved is on disk under its final name, for every rank to see."""
+        if self._finish_pending():
+            # No rank may look for the newest checkpoint before the first one has renamed it.
+            dist.barrier(self._group)
+
+    def _finish_pending(self) -> bool:
+        """Block until this rank's part is done, on the first rank the final name too; False without any."""
         if self._pending is None:
-            return
+            return False
         pending, self._pending = self._pending, None
         try:
             pending.result()
@@ -95,8 +103,7 @@ class Checkpoints:
                 f"A checkpoint could not be written to {self.folder}: {error}\n{kept}\n"
                 "Is the disk full, or the folder not writable?"
             ) from error
-        # No rank may look for the newest checkpoint before the first one has renamed it.
-        dist.barrier(self._group)
+        return True
 
     def abandon(self) -> None:
         """Give up what is being saved: ranks that were to write it are gone. What is whole stays."""
@@ -122,8 +129,8 @@ class Checkpoints:
     def load(self, step: TrainStep, path: Path) -> None:
         """Put a checkpoint into a step, whatever strategy and world size it was saved under."""
         new = load_step(step, path, self._group)
-        if new and self._is_first:
-            announce([f"{path.name} has no heads for these blocks: they start anew ({len(new)} tensors)"])
+        if any_rank(bool(new), torch.device("cpu"), self._group) and self._is_first:
+            announce([f"{path.name} has no heads for some of these blocks: they start anew"])
 
     def _remove_partials(self) -> None:
         for partial in self.folder.glob("*.partial"):

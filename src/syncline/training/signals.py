@@ -78,8 +78,8 @@ class Signals:
             )
 
 
-def any_rank(claim: bool, device: torch.device) -> bool:
-    """Whether the claim holds on some rank."""
+def any_rank(claim: bool, device: torch.device, group: dist.ProcessGroup | None = None) -> bool:
+    """Whether the claim holds on some rank of a group, by default of all."""
     total = torch.tensor(float(claim), device=device)
-    dist.all_reduce(total)
+    dist.all_reduce(total, group=group)
     return total.item() > 0

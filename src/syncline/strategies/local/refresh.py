@@ -37,6 +37,11 @@ class Refresh:
         self._arriving: list[dist.Work | None] = []
         self._flying: list[tuple[dist.Work | None, Tensor]] = []
 
+    @property
+    def all_names(self) -> list[str]:
+        """The weights that some place reads copies of: the same on every rank."""
+        return sorted({name for names in self._readers for name in names})
+
     def begin(self, step: int) -> None:
         """At the beginning of the step after `step` others: swap, and exchange the next snapshot."""
         if step % self._period == 0:

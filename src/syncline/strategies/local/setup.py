@@ -188,13 +188,16 @@ def _is_random(graph: OpGraph) -> bool:
 
 def _notes(plans: Sequence[BlockPlan], places: Sequence[int]) -> tuple[str, ...]:
     """What the user should know of how the model was cut."""
-    blocks = f"{len(plans)} block" + "s" * (len(plans) > 1)
-    notes = [f"local: {blocks} on {max(places) + 1} stages" + ("" if len(plans) > 1 else ": plain training")]
+    blocks, stages = (
+        f"{count} {what}" + "s" * (count > 1)
+        for count, what in ((len(plans), "block"), (max(places) + 1, "stage"))
+    )
+    notes = [f"local: {blocks} on {stages}" + ("" if len(plans) > 1 else ": plain training")]
     heads: dict[tuple[str, str], list[str]] = {}
     for plan in plans:
         if plan.head is not None:
             shown = f"after {plan.cut} {plan.head.share:.0%}"
             heads.setdefault((plan.head.kind, plan.head.why), []).append(shown)
     for (kind, why), where in heads.items():
-        notes.append(f"head {kind} ({why}); its FLOPs beside its block's: {', '.join(where)}")
+        notes.append(f"head {kind} ({why}), FLOPs as a share of its block's: {', '.join(where)}")
     return tuple(notes)

@@ -68,7 +68,9 @@ class LocalStep(Together):
         self._options = job.options
         self._device = job.device
         self._done = 0
-        self._heads = HeadState(job.optimizer, parts.blocks, parts.cuts)
+        self._heads = HeadState(
+            job.optimizer, parts.blocks, cuts=parts.cuts, readouts=parts.refresh.all_names
+        )
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on this replica's rows; the mean loss of this rank's last block, detached."""
@@ -120,10 +122,10 @@ class LocalStep(Together):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state, perhaps from another strategy or other blocks: heads it lacks start anew."""
         apply_state(self.model, self.optimizer, state)
-        done = self._heads.apply(state, self._parts.refresh.snapshots())
-        self._done = done or 0
-        if done is None:
-            self._parts.refresh.start_from_owner()
+        self._done = self._heads.apply(state)
+        refresh = self._parts.refresh
+        if not self._heads.apply_readouts(state, refresh.snapshots()):
+            refresh.start_from_owner()
 
     def _learn(self, batch: Sequence[Tensor], number: int, pieces: int) -> Tensor:
         parts = self._parts
