@@ -1,7 +1,8 @@
 """From the profiler's trace of some steps to what the rank did when: compute, fetch data, communicate.
 
-The trace is torch's own, in Chrome's form; Perfetto opens it. Ops count as computing on a CPU; on an
-accelerator the kernels that ops start do. Communication is what is under way, whoever waits for it.
+The trace is torch's own, in Chrome's form; Perfetto opens it. On a CPU the ops of the thread that makes the
+step count as computing (gloo's own threads call ops too), on an accelerator the kernels that ops start.
+Communication is what is under way, whoever waits for it, and every call that returns only when it is over.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 from syncline.training.inspection.spans import Spans, join, within
 
 STEP_MARK, DATA_MARK = "syncline.step", "syncline.data"
-_OP = re.compile(r"(?!c10d|_c10d|gloo|nccl|autograd|torch::autograd|record_param_comms)\w+::")
+_COLLECTIVE = re.compile(r"_?c10d\w*::")
+_OP = re.compile(r"(?!_?c10d|autograd::|torch::autograd)\w+::")
+_IN_FLIGHT = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _US = 1e-6
 
@@ -47,10 +50,11 @@ def read_trace(path: Path, began_s: Sequence[tuple[int, float]]) -> list[StepTra
         events = [one for one in json.load(file)["traceEvents"] if one.get("ph") == "X"]
     marks = sorted(_spans(events, STEP_MARK))
     data = join(_spans(events, DATA_MARK))
-    communication = sorted(_span(one) for one in events if _communicates(one))
-    on_device = [one for one in events if one.get("cat") in _ON_DEVICE]
-    computing = [one for one in on_device or events if _computes(one, on_device=bool(on_device))]
-    compute = join(_span(one) for one in computing)
+    own = {one.get("tid") for one in events if one["name"] == STEP_MARK}
+    communication = sorted(_span(one) for one in events if _communicates(one, own))
+    kernels = [one for one in events if one.get("cat") in _ON_DEVICE and not _communicates(one, own)]
+    ops = [one for one in events if one.get("tid") in own and _is_op(one)]
+    compute = join(_span(one) for one in kernels or ops)
     steps = []
     for (number, began), frame in zip(began_s, marks, strict=True):
         shift = began - frame[0]
@@ -67,14 +71,13 @@ def read_trace(path: Path, began_s: Sequence[tuple[int, float]]) -> list[StepTra
     return steps
 
 
-def _communicates(event: dict[str, Any]) -> bool:
+def _communicates(event: dict[str, Any], threads: set[Any]) -> bool:
     name = event["name"]
-    return name.startswith(("gloo:", "nccl:", "ncclDevKernel", "ncclKernel"))
+    called = event.get("tid") in threads and _COLLECTIVE.match(name) is not None
+    return called or name.startswith(_IN_FLIGHT)
 
 
-def _computes(event: dict[str, Any], *, on_device: bool) -> bool:
-    if on_device:
-        return not _communicates(event)
+def _is_op(event: dict[str, Any]) -> bool:
     return event.get("cat") == "cpu_op" and _OP.match(event["name"]) is not None
 
 
