@@ -1,15 +1,40 @@
 """What the tests of benchmarks share: rows as a benchmark would have measured them."""
 
+from typing import Any
+
 from syncline.benchmark.row import Row
 
 BREAKDOWN = {"compute_s": 0.06, "exposed_comm_s": 0.02, "bubble_s": 0.0, "overhead_s": 0.019, "data_s": 0.001}
+
+
+FIGURES = (
+    "final_loss",
+    "eval_loss",
+    "median_step_s",
+    "step_s_p10",
+    "step_s_p90",
+    "samples_per_s",
+    "peak_memory_bytes",
+    "sent_bytes",
+    "exposed_comm_s",
+    "predicted_step_s",
+    "predicted_peak_memory_bytes",
+    "sustained_step_s",
+    "step_s_low",
+    "step_s_high",
+    "sustained_samples_per_s",
+    "flops_per_step",
+    "flop_utilisation",
+    "breakdown",
+    "memory_by_kind",
+)
 
 
 def make_row(label="data", *, step_s=0.1, seed=0, exact=True, loss=3.0, **changes):
     """A measured row; `changes` replace what it says."""
     strategy = label.partition(":")[0]
     groups = [step_s * factor for factor in (0.99, 1.0, 1.01, 1.0)]
-    values = {
+    values: dict[str, Any] = {
         "strategy": strategy,
         "options": {},
         "exact": exact,
@@ -73,28 +98,6 @@ def make_row(label="data", *, step_s=0.1, seed=0, exact=True, loss=3.0, **change
 
 def failed_row(label, reason="Rank 1 ended with exit code 1.", **changes):
     """The row of a cell that gave no figures."""
-    missing = dict.fromkeys(
-        [
-            "final_loss",
-            "eval_loss",
-            "median_step_s",
-            "step_s_p10",
-            "step_s_p90",
-            "samples_per_s",
-            "peak_memory_bytes",
-            "sent_bytes",
-            "exposed_comm_s",
-            "predicted_step_s",
-            "predicted_peak_memory_bytes",
-            "sustained_step_s",
-            "step_s_low",
-            "step_s_high",
-            "sustained_samples_per_s",
-            "flops_per_step",
-            "flop_utilisation",
-            "breakdown",
-            "memory_by_kind",
-        ]
-    )
+    missing = dict.fromkeys(FIGURES)
     empty = {"group_step_s": [], "curve": [], "timeline": [], "steps": 0, "samples": 0}
     return make_row(label, **(missing | empty | {"status": "failed", "reason": reason} | changes))

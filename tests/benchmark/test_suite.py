@@ -1,6 +1,7 @@
 """What a suite may say, and which cells it means."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,11 @@ def read(tmp_path, text):
 
 
 def small(**changes):
-    given = {"models": ("gpt2-tiny",), "strategies": ("single", "data"), "budget": Budget(steps=40)}
+    given: dict[str, Any] = {
+        "models": ("gpt2-tiny",),
+        "strategies": ("single", "data"),
+        "budget": Budget(steps=40),
+    }
     return Suite(name="small", **(given | changes))
 
 
