@@ -35,6 +35,8 @@ class Entry:
     """One strategy in one place, over all seeds; figures are None when no seed gave them."""
 
     label: str
+    short: str
+    """The label without its options, where these tell nothing apart."""
     framework: str
     strategy: str
     exact: bool
@@ -124,14 +126,27 @@ def make_entries(rows: Iterable[Row]) -> list[Entry]:
     for row in rows:
         key = (row.framework, row.label, row.model, row.cluster, row.world_size, row.scaling, row.batch)
         found.setdefault(key, []).append(row)
-    return [_entry(group) for group in found.values()]
+    labels = {(key[0], key[1]) for key in found}
+    return [_entry(group, _short(group[0], labels)) for group in found.values()]
 
 
-def _entry(rows: Sequence[Row]) -> Entry:
+def _short(row: Row, labels: set[tuple[object, object]]) -> str:
+    bare = _bare(row.label)
+    alike = [label for framework, label in labels if framework == row.framework and _bare(label) == bare]
+    name = bare if len(alike) == 1 else row.label
+    return name if row.framework == "syncline" else f"{row.framework}: {name}"
+
+
+def _bare(label: object) -> str:
+    return str(label).partition(":")[0]
+
+
+def _entry(rows: Sequence[Row], short: str) -> Entry:
     first = rows[0]
     ok = tuple(row for row in rows if row.status == "ok")
     return Entry(
         label=first.label,
+        short=short,
         framework=first.framework,
         strategy=first.strategy,
         exact=first.exact,

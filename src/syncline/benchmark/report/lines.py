@@ -77,7 +77,7 @@ def _loss(entries: Sequence[Entry], axis: int, title: str) -> Figure | None:
         )
         counts[entry.exact] += 1
     target = next((row.target_loss for one in shown for row in one.ok if row.target_loss is not None), None)
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"legend": {"entrywidth": 0.32, "entrywidthmode": "fraction"}}
     if target is not None:
         line = {"color": "#6b7280", "dash": "dot", "width": 1}
         more["shapes"] = [

@@ -60,7 +60,8 @@ def predicted(entries: Sequence[Entry]) -> Figure | None:
         "x": [_ms(one) for one, _ in known],
         "y": [guess * 1e3 for _, guess in known],
         "text": [bar_name(one) for one, _ in known],
-        "textposition": "top center",
+        "textposition": _positions([_ms(one) for one, _ in known]),
+        "textfont": {"size": 11},
         "marker": {"size": 10, "color": [EXACT if one.exact else INEXACT for one, _ in known]},
         "hovertemplate": "%{text}: measured %{x:.1f} ms, predicted %{y:.1f} ms<extra></extra>",
         "cliponaxis": False,
@@ -80,8 +81,9 @@ def _points(entries: Sequence[Entry], *, exact: bool) -> dict[str, Any]:
         "name": "exact" if exact else "≈ inexact",
         "x": [_ms(one) for one in shown],
         "y": [_mb(one) for one in shown],
-        "text": [one.strategy for one in shown],
-        "textposition": "top center",
+        "text": [one.short for one in shown],
+        "textposition": _positions([_ms(one) for one in shown], first=0 if exact else 1),
+        "textfont": {"size": 11},
         "customdata": [bar_name(one) for one in shown],
         "marker": {
             "size": 11,
@@ -92,6 +94,15 @@ def _points(entries: Sequence[Entry], *, exact: bool) -> dict[str, Any]:
         "hovertemplate": "%{customdata}: %{x:.1f} ms, %{y:.1f} MB<extra></extra>",
         "cliponaxis": False,
     }
+
+
+def _positions(places: Sequence[float], *, first: int = 0) -> list[str]:
+    """Above and below in turns, so that the names of neighbours do not cover each other."""
+    order = sorted(range(len(places)), key=lambda place: places[place])
+    found = [""] * len(places)
+    for turn, place in enumerate(order):
+        found[place] = ("top center", "bottom center")[(turn + first) % 2]
+    return found
 
 
 def _guess(entry: Entry) -> float | None:

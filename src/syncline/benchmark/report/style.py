@@ -36,7 +36,14 @@ def layout(title: str, *, height: int, **more: Any) -> dict[str, Any]:
         "paper_bgcolor": "#ffffff",
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1d2430"},
         "margin": {"l": 10, "r": 16, "t": 12, "b": 48},
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+        "legend": {
+            "orientation": "h",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "x": 0,
+            "traceorder": "normal",
+            "font": {"size": 11},
+        },
         "height": height,
         "xaxis": {
             "title": {"text": title},
@@ -55,12 +62,19 @@ def layout(title: str, *, height: int, **more: Any) -> dict[str, Any]:
 
 def bar_name(entry: Entry) -> str:
     """The name on an axis; inexact ones are marked, also where there are no colours."""
-    return entry.name if entry.exact else f"≈ {entry.name}"
+    return entry.short if entry.exact else f"≈ {entry.short}"
 
 
 def pattern(entries: Sequence[Entry]) -> dict[str, Any]:
     """Hatching for the bars of inexact strategies."""
-    return {"shape": ["" if one.exact else "/" for one in entries], "fgopacity": 0.45, "size": 7}
+    return {
+        "shape": ["" if one.exact else "/" for one in entries],
+        "fillmode": "overlay",
+        "fgcolor": "#ffffff",
+        "fgopacity": 0.75,
+        "size": 6,
+        "solidity": 0.35,
+    }
 
 
 def line_style(place: int, *, exact: bool) -> dict[str, Any]:
