@@ -15,8 +15,9 @@ from syncline.benchmark.hindrance import what_hinders
 from syncline.benchmark.report.points import front
 from syncline.benchmark.scaling import scale
 from syncline.benchmark.steady import estimate, group_means
+from syncline.benchmark.taxonomy import taxonomy
 from syncline.benchmark.verdict import judge
-from syncline.strategies.registry import parse_strategy
+from syncline.strategies.registry import STRATEGIES, parse_strategy
 
 
 def entry_of(row, *others):
@@ -167,3 +168,7 @@ def test_rows_as_csv(rows):
     assert float(lines[1]["breakdown.exposed_comm_s"]) == 0.02
     assert lines[1]["peak_memory_bytes.1"] == "61000000"
     assert "curve" not in lines[0]
+
+
+def test_every_strategy_has_its_place_among_the_kinds_of_parallelism():
+    assert [row.name for row in taxonomy(STRATEGIES) if row.kind.kind == "not classified"] == []

@@ -6,11 +6,12 @@ are priced here by the same cost model, on the same cluster; those that no model
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from syncline.benchmark.cells import Cell
 from syncline.benchmark.suite import LOCAL, Suite
 from syncline.cluster.presets import cluster_from
+from syncline.cluster.topology import Cluster
 from syncline.errors import SynclineError
 from syncline.graph.cutting import Cutting
 from syncline.graph.opgraph import OpGraph
@@ -20,6 +21,7 @@ from syncline.planning.staged import StagedCosts
 from syncline.planning.strategy_predictions import predict_strategies
 from syncline.strategies.local.choosing import Heads
 from syncline.strategies.local.strategy import LocalParallel
+from syncline.strategies.pipeline import Pipeline
 from syncline.strategies.registry import parse_strategy
 from syncline.training.schedule import default_optimizer
 from syncline.workloads.load import load_workload
@@ -59,7 +61,7 @@ class Predictions:
         if key not in self._sites:
             self._sites[key] = self._price(cell)
         site = self._sites[key]
-        one = site.by_strategy.get(_plain_name(cell))
+        one = site.by_strategy.get(_priced_name(cell))
         return Predicted(
             flops_per_step=site.flops_per_step,
             step_s=None if one is None else one.step_s,
@@ -75,8 +77,9 @@ class Predictions:
         request = Request(
             model=cell.model, batch=cell.batch, state_factor=self._state_factor(cell), proposals=0
         )
+        cluster = cluster_from(text)
         try:
-            planned = make_plan(graph, cluster_from(text), request)
+            planned = make_plan(graph, cluster, request)
         except SynclineError:
             # A model that fits nowhere, or that no plan can be made for, is still measured.
             return site
@@ -84,7 +87,7 @@ class Predictions:
             site.by_strategy["single"] = planned.plan.prediction
             return site
         site.by_strategy |= predict_strategies(planned.search)
-        site.by_strategy |= _staged(graph, text, request)
+        site.by_strategy |= _staged(graph, cluster, request)
         return site
 
     def _graph(self, cell: Cell) -> OpGraph | None:
@@ -104,32 +107,32 @@ class Predictions:
         return _STATE_FACTORS[settings.name]
 
 
-def _plain_name(cell: Cell) -> str:
-    """Under which name a cell's strategy is priced: only as it is by default."""
+def _priced_name(cell: Cell) -> str:
+    """Under which name a cell's strategy is priced."""
     strategy = parse_strategy(cell.strategy)
+    if isinstance(strategy, Pipeline) and strategy.per_rank is None and strategy.cuts is None:
+        depth = strategy.stages or cell.world_size
+        parts = strategy.microbatches or depth
+        return f"pipeline:schedule={strategy.schedule},stages={depth},microbatches={parts}"
+    if isinstance(strategy, LocalParallel) and strategy == LocalParallel(stages=strategy.stages):
+        return f"local:stages={strategy.stages or cell.world_size}"
     is_default = strategy == parse_strategy(strategy.name)
     return strategy.name if is_default else cell.strategy
 
 
-def _staged(graph: OpGraph, text: str, request: Request) -> dict[str, Prediction]:
-    """`pipeline` and `local` with all ranks in a row, if those are among the ways that were weighed."""
-    cluster = cluster_from(text)
-    cutting = Cutting(graph)
-    heads = Heads(cutting, cutting, kind=None, cap=LocalParallel().head_cap)
-    costs = StagedCosts(
-        cutting,
-        cluster,
-        batch=request.batch,
-        state_factor=request.state_factor,
-        head_flops=lambda start, end: heads.plan(start, end).forward_flops,
-    )
-    ranks = cluster.world_size
+def _staged(graph: OpGraph, cluster: Cluster, request: Request) -> dict[str, Prediction]:
+    """Every pipeline, and `local` with its own heads."""
     try:
-        found = {one.name: one.prediction for one in costs.alternatives(float("inf"))}
+        cutting = Cutting(graph)
+        heads = Heads(cutting, cutting, kind=None, cap=LocalParallel().head_cap)
+        costs = StagedCosts(
+            cutting,
+            cluster,
+            batch=request.batch,
+            state_factor=request.state_factor,
+            head_flops=lambda start, end: heads.plan(start, end).forward_flops,
+        )
+        return costs.every_way()
     except SynclineError:
+        # A model that cannot be cut has no stages to price.
         return {}
-    wanted = {
-        f"pipeline:schedule=1f1b,stages={ranks},microbatches={ranks}": "pipeline",
-        f"local:stages={ranks}": "local",
-    }
-    return {wanted[name]: replace(one) for name, one in found.items() if name in wanted and one is not None}
