@@ -44,7 +44,7 @@ def test_demo(tmp_path):
         sys.executable, demo, "--only", "single,data:compress=powersgd", folder=tmp_path, timeout_s=280
     )
     assert ended.returncode == 0, ended.stderr
-    assert re.search(r"│ single +│ yes .* ok +│", ended.stdout)
-    assert re.search(r"│ data:compress=powersgd +│ no .* ok +│", ended.stdout)
+    assert re.search(r"^single +ok ", ended.stdout, re.MULTILINE)
+    assert re.search(r"^≈ data +ok ", ended.stdout, re.MULTILINE)
     assert ended.stdout.endswith("The report: .demo/report.html\n")
     assert (tmp_path / ".demo" / "report.html").exists()

@@ -27,6 +27,5 @@ def demo_suite() -> Suite:
         ),
         budget=Budget(steps=48),
         batch=16,
-        target_loss=3.4,
-        train={"optimizer": {"lr": 3e-3}, "schedule": {"warmup_steps": 4}},
+        target_loss=3.5,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from syncline.training.inspection.breakdown import Timeline, timelines
 from syncline.training.inspection.reading import RankInspection
 
-_PIECES = 240
+_PIECES = 200
 """Of the time shown; each is drawn as the kind that fills most of it."""
 _OVERHEAD = "overhead_s"
 

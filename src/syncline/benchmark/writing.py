@@ -27,6 +27,6 @@ def merged_rows(folders: Sequence[Path]) -> list[Row]:
 def write_report(folders: Sequence[Path], page: Path) -> None:
     """Write the page of one benchmark, or of several together."""
     environments = [read_environment(one) for one in folders if (one / ENVIRONMENT_FILE).exists()]
-    title = " and ".join(folder.resolve().name for folder in folders)
+    title = " and ".join(folder.resolve().name.lstrip(".") for folder in folders)
     page.parent.mkdir(parents=True, exist_ok=True)
     write_text(page, report_page(merged_rows(folders), environments, title=title))

@@ -1,4 +1,4 @@
-"""What every rank does in one step, by strategy."""
+"""What every rank does in one step, by strategy; each step is drawn as wide as the page."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ def timeline(entries: Sequence[Entry]) -> Figure | None:
     for kind, (label, color) in CAUSES.items():
         names, widths, bases = [], [], []
         for entry, row in shown:
+            scale = 100 / max(span["end_s"] for line in row.timeline for span in line["spans"])
             for line in row.timeline:
                 spans = [span for span in line["spans"] if span["kind"] == kind]
                 names += [_name(entry, line["rank"])] * len(spans)
-                widths += [round((span["end_s"] - span["start_s"]) * 1e3, 3) for span in spans]
-                bases += [round(span["start_s"] * 1e3, 3) for span in spans]
+                widths += [round((span["end_s"] - span["start_s"]) * scale, 3) for span in spans]
+                bases += [round(span["start_s"] * scale, 3) for span in spans]
         if names:
             series.append(
                 {
@@ -33,15 +34,22 @@ def timeline(entries: Sequence[Entry]) -> Figure | None:
                     "x": widths,
                     "base": bases,
                     "marker": {"color": color, "line": {"width": 0}},
-                    "hovertemplate": f"{label}: %{{x:.2f}} ms from %{{base:.2f}} ms<extra>%{{y}}</extra>",
+                    "hovertemplate": f"{label}: %{{x:.1f}} % from %{{base:.1f}} %<extra>%{{y}}</extra>",
                 }
             )
     order = [_name(entry, line["rank"]) for entry, row in shown for line in row.timeline]
     axis = {"autorange": "reversed", "categoryorder": "array", "categoryarray": order, "gridcolor": "#ffffff"}
-    height = 150 + 24 * len(order)
+    height = 150 + 22 * len(order)
     return {
         "data": series,
-        "layout": layout("ms from the step's beginning", height=height, barmode="overlay", yaxis=axis),
+        "layout": layout(
+            "% of the step",
+            height=height,
+            barmode="overlay",
+            bargap=0.15,
+            yaxis=axis,
+            xaxis={"range": [0, 100]},
+        ),
     }
 
 

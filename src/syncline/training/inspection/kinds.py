@@ -60,7 +60,9 @@ class KindsMeter:
         )
 
     def _count_gradients(self, *_: Any) -> None:
-        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+        # Some strategies let the optimizer hold other tensors than the model does.
+        held = [p for group in self._optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in (*self._model.parameters(), *held) if p.grad is not None]
         self._gradients = max(self._gradients, _bytes(gradients))
 
 
