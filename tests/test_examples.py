@@ -45,6 +45,6 @@ def test_demo(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     assert re.search(r"^single +ok ", ended.stdout, re.MULTILINE)
-    assert re.search(r"^≈ data +ok ", ended.stdout, re.MULTILINE)
+    assert re.search(r"^≈ data:compress=powersgd +ok ", ended.stdout, re.MULTILINE)
     assert ended.stdout.endswith("The report: .demo/report.html\n")
     assert (tmp_path / ".demo" / "report.html").exists()

@@ -9,6 +9,7 @@ from typing import Any
 
 from syncline.benchmark.row import Row
 from syncline.benchmark.steady import Estimate, estimate
+from syncline.strategies.registry import STRATEGIES
 
 SINGLE = "single"
 
@@ -133,7 +134,9 @@ def make_entries(rows: Iterable[Row]) -> list[Entry]:
 def _short(row: Row, labels: set[tuple[object, object]]) -> str:
     bare = _bare(row.label)
     alike = [label for framework, label in labels if framework == row.framework and _bare(label) == bare]
-    name = bare if len(alike) == 1 else row.label
+    # Options that make an exact strategy inexact are never left out.
+    is_usual = bare not in STRATEGIES or STRATEGIES[bare].exact is row.exact
+    name = bare if len(alike) == 1 and is_usual else row.label
     return name if row.framework == "syncline" else f"{row.framework}: {name}"
 
 

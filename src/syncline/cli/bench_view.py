@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -29,15 +28,13 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
 def show_contests(found: Sequence[tuple[Verdict, Sequence[Entry]]], console: Console) -> None:
     """For each place the table of its entries and the verdict."""
     for verdict, entries in found:
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
         for name, side in _COLUMNS:
             table.add_column(name, justify=side, no_wrap=True)
         for entry in sorted(entries, key=lambda one: one.step.value if one.step else float("inf")):
             table.add_row(*_cells(entry))
         console.print(table)
-        console.print(
-            "≈ inexact: another learning rule. Memory: fullest rank. Sent: in a step, by all ranks."
-        )
+        console.print("≈ inexact. Memory: fullest rank. Sent: in a step, by all ranks.", style="dim")
         console.print(verdict.headline, markup=False, highlight=False, style="bold")
         for line in verdict.details:
             console.print(f"  {line}", markup=False, highlight=False)

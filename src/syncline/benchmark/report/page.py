@@ -127,7 +127,7 @@ def _section(place: Place, entries: Sequence[Entry], scaled: Sequence[Scaled], n
         (
             "timeline",
             "One step, rank by rank",
-            "One inspected step of each strategy, drawn to full width; behind the name the number of the rank.",
+            "One inspected step of each strategy, drawn to full width; the number is that of the rank.",
             timeline(entries),
         ),
     ]
