@@ -69,6 +69,13 @@ def test_seeds_are_taken_together():
     assert entry.loss == pytest.approx(3.1)
 
 
+def test_a_target_counts_when_every_seed_reaches_it():
+    reached, missed = make_row(time_to_target_s=2.0), make_row(seed=1)
+    both = entry_of(reached, make_row(seed=1, time_to_target_s=4.0))
+    assert both.median_of_all(lambda row: row.time_to_target_s) == 3.0
+    assert entry_of(reached, missed).median_of_all(lambda row: row.time_to_target_s) is None
+
+
 def test_scaling_is_by_device():
     single = make_row("single", step_s=0.2, devices=1)
     data = make_row("data", step_s=0.125, devices=2)

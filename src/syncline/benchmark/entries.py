@@ -80,10 +80,9 @@ class Entry:
         values = [value for value in map(figure, self.ok) if value is not None]
         return statistics.median(values) if values else None
 
-    def range(self, figure: Callable[[Row], float | None]) -> tuple[float, float] | None:
-        """The least and the largest over seeds."""
-        values = [value for value in map(figure, self.ok) if value is not None]
-        return (min(values), max(values)) if values else None
+    def median_of_all(self, figure: Callable[[Row], float | None]) -> float | None:
+        """The same, but None when a seed lacks it: a target that not every seed reaches is not reached."""
+        return self.median(figure) if all(figure(row) is not None for row in self.ok) else None
 
     def mean_of(self, figure: Callable[[Row], dict[str, Any] | None]) -> dict[str, float] | None:
         """The means over seeds of several figures by name."""

@@ -112,7 +112,7 @@ def _with_steps(bench: Bench, config: TrainConfig, folder: Path) -> TrainConfig:
 
 def _train(config: TrainConfig, folder: Path) -> Summary:
     shutil.rmtree(folder, ignore_errors=True)
-    log = folder.with_suffix(".log")
+    log = folder.with_name(f"{folder.name}.log")
     log.parent.mkdir(parents=True, exist_ok=True)
     with _stderr_to(log):
         ended = start_training(config, folder)
