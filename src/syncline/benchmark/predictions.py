@@ -24,7 +24,7 @@ from syncline.strategies.local.strategy import LocalParallel
 from syncline.strategies.pipeline import Pipeline
 from syncline.strategies.registry import parse_strategy
 from syncline.training.schedule import default_optimizer
-from syncline.workloads.load import load_workload
+from syncline.workloads.load import LoadedWorkload, load_workload
 from syncline.workloads.planning import capture_workload
 
 _STATE_FACTORS = {"sgd": 1.0, "adam": 2.0, "adamw": 2.0}
@@ -94,8 +94,7 @@ class Predictions:
         key = (cell.model, cell.batch)
         if key not in self._graphs:
             try:
-                workload = load_workload(cell.model, data=self._suite.train.get("data"), device="meta")
-                self._graphs[key] = capture_workload(workload, cell.batch)
+                self._graphs[key] = capture_workload(self._workload(cell), cell.batch)
             except SynclineError:
                 # Strategies that need no graph still train it; there is nothing to predict with.
                 self._graphs[key] = None
@@ -103,8 +102,12 @@ class Predictions:
 
     def _state_factor(self, cell: Cell) -> float:
         config = self._suite.base_config()
-        settings = config.optimizer or default_optimizer(load_workload(cell.model, device="meta").input)
+        settings = config.optimizer or default_optimizer(self._workload(cell).input)
         return _STATE_FACTORS[settings.name]
+
+    def _workload(self, cell: Cell) -> LoadedWorkload:
+        config = self._suite.base_config()
+        return load_workload(cell.model, data=config.data, input=config.input, device="meta")
 
 
 def _priced_name(cell: Cell) -> str:
