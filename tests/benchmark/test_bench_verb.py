@@ -1,5 +1,6 @@
 """Real benchmarks: what they leave in their folder, how they go on, and that their figures can be trusted."""
 
+import csv
 import itertools
 import json
 import shutil
@@ -105,8 +106,9 @@ def test_the_same_suite_gives_the_same_losses_and_step_times_agree_with_another_
     before = next(one for one in read_rows(done[0] / "out") if one.label == "single")
     assert [point[2] for point in again.curve] == [point[2] for point in before.curve]
     assert again.eval_loss == before.eval_loss
-    (calls,) = tmp_path.glob("calls-*.txt")
-    times = [float(line) for line in calls.read_text().split()]
+    # The process that captures the model for predictions calls it too, but only once or twice.
+    notes = [path.read_text().split() for path in tmp_path.glob("calls-*.txt")]
+    (times,) = [[float(line) for line in lines] for lines in notes if len(lines) == again.steps]
     own = statistics.median(late - early for early, late in itertools.pairwise(times))
     assert again.sustained_step_s == pytest.approx(own, rel=0.2)
 
@@ -153,7 +155,8 @@ def test_reports_merge_and_rows_are_exported(done, out, tmp_path, capsys):
     assert run(["report", str(done[0] / "out"), str(out), "-o", str(page), "--csv", str(table)]) == 0
     assert capsys.readouterr().out.strip() == str(page)
     assert "another, 2 ranks on this machine" in page.read_text()
-    assert len(table.read_text().splitlines()) == 1 + 6
+    with table.open(newline="") as file:
+        assert len(list(csv.reader(file))) == 1 + 6
 
 
 def test_mistakes_are_explained(workfolder, capsys):
