@@ -31,10 +31,11 @@ def judge(place: Place, entries: Sequence[Entry]) -> Verdict:
     if not exact:
         told = f"{place.title}: no exact strategy gave figures."
         return Verdict(place=place, headline=told, details=_failures(entries), best=None)
-    best = exact[0]
     usual = next((one for one in exact if one.label == USUAL), None)
+    # What cannot be told apart is no reason to leave the usual way.
+    best = usual if usual is not None and _alike(usual, exact[0]) else exact[0]
     details = [
-        *_near(best, exact[1:]),
+        *_near(best, exact),
         *_inexact(best, [one for one in measured if not one.exact]),
         *_leanest(best, exact),
         *_failures(entries),
@@ -51,14 +52,21 @@ def _gain(best: Entry, usual: Entry | None) -> str:
     if usual is None or best.loss is None or usual.loss is None:
         return f", {best.samples_per_s:.0f} samples/s"
     if usual is best:
-        return ": nothing exact is faster than data parallelism here"
+        return ": nothing exact is faster than data parallelism beyond noise"
     same = abs(best.loss - usual.loss) <= _SAME_LOSS * abs(usual.loss)
     loss = "same loss" if same else f"loss {best.loss:.3f} against {usual.loss:.3f}"
     return f": {_step_s(usual) / _step_s(best):.2f} × data parallel, {loss}"
 
 
-def _near(best: Entry, others: Sequence[Entry]) -> list[str]:
-    near = [one.name for one in others if one.step and best.step and one.step.low <= best.step.high]
+def _alike(one: Entry, other: Entry) -> bool:
+    """Whether the intervals of two step times overlap."""
+    return bool(
+        one.step and other.step and one.step.low <= other.step.high and other.step.low <= one.step.high
+    )
+
+
+def _near(best: Entry, exact: Sequence[Entry]) -> list[str]:
+    near = [one.name for one in exact if one is not best and _alike(one, best)]
     if not near:
         return []
     verb = "is" if len(near) == 1 else "are"
