@@ -63,6 +63,7 @@ def test_the_text_of_a_suite_is_the_suite(tmp_path):
         (("steps = 40", "steps = 0"), "budget.steps is 0"),
         (("steps = 40", "samples = 32"), "2 steps"),
         (('"gpt2-tiny"', '"gpt3"'), "gpt3"),
+        (('"gpt2-tiny"', '"nowhere:build"'), "nowhere"),
         (('"data"', '"dada"'), "Did you mean 'data'"),
         (('"data"', '"single"'), "single twice"),
         (("seeds = [0, 1, 2]", "seeds = []"), "seeds is empty"),

@@ -13,6 +13,7 @@ from syncline.training.config import TrainConfig
 from syncline.training.config_file import build_config
 from syncline.training.inspection.window import Window
 from syncline.workloads.models.registry import is_builtin, parse_model
+from syncline.workloads.own import find_function
 
 LOCAL = "local"
 LEAST_MEASURED = 4
@@ -112,6 +113,8 @@ class Suite:
         for text in self.models:
             if ":" not in text or is_builtin(text):
                 parse_model(text)
+            else:
+                find_function(text)
         for text in self.clusters:
             if text != LOCAL:
                 parse_emulation(text)
