@@ -90,7 +90,22 @@ def check_packages() -> None:
 
 
 def _section(place: Place, entries: Sequence[Entry], scaled: Sequence[Scaled], number: int) -> Section:
-    figures = [
+    return Section(
+        place=place,
+        verdict=judge(place, entries),
+        rows=table_rows(entries, scaled),
+        hindrances=[(one, what_hinders(one, entries)) for one in entries],
+        drawings=[
+            Drawing(name, title, note, _draw(figure, f"{name}-{number}"))
+            for name, title, note, figure in _figures(entries)
+            if figure is not None
+        ],
+    )
+
+
+def _figures(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure | None]]:
+    """Name, title, note and figure of all that is drawn of one place."""
+    return [
         ("speed", "Speed", "Hatched bars marked ≈ learn by another rule.", bars.speed(entries)),
         (
             "causes",
@@ -131,17 +146,6 @@ def _section(place: Place, entries: Sequence[Entry], scaled: Sequence[Scaled], n
             timeline(entries),
         ),
     ]
-    return Section(
-        place=place,
-        verdict=judge(place, entries),
-        rows=table_rows(entries, scaled),
-        hindrances=[(one, what_hinders(one, entries)) for one in entries],
-        drawings=[
-            Drawing(name, title, note, _draw(figure, f"{name}-{number}"))
-            for name, title, note, figure in figures
-            if figure is not None
-        ],
-    )
 
 
 def _overall(scaled: Sequence[Scaled]) -> list[Drawing]:
