@@ -53,6 +53,8 @@ def test_help_is_quick():
             ],
         ),
         ("export", ["RUN", "--output", "load_state_dict"]),
+        ("bench", ["SUITE", "--only", "--ranks", "--resume", "--config", "--compare", "--output", "--json"]),
+        ("report", ["FOLDERS", "--csv", "--compare", "--output", "--json"]),
         ("doctor", ["--json"]),
     ],
 )

@@ -22,6 +22,8 @@ EXIT_BUG, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
 _VERBS = {
     "train": "Train a model: on ranks of this machine, on emulated nodes, or under torchrun and srun.",
     "plan": "Find the fastest way to train a model on a cluster, and see what else was weighed.",
+    "bench": "Train with every strategy on the same work, and set side by side what each costs and why.",
+    "report": "Rebuild the page of a benchmark, merge several, export them, or compare with an older one.",
     "doctor": "Show what this machine has, and which strategies can run here.",
     "probe": "Measure this machine's devices and links, and write cluster.toml.",
     "evaluate": "Evaluate a run's newest checkpoint, and the heads of its blocks.",

@@ -91,6 +91,10 @@ class StagedCosts:
                 found.append(Alternative(name=name, exact=kind != "local", prediction=best, fits=fits))
         return found
 
+    def every_way(self) -> dict[str, Prediction]:
+        """All that was weighed, by name."""
+        return {name: one for kind in (*SCHEDULES, "local") for name, one in self._ways(kind)}
+
     def _ways(self, kind: str) -> Iterator[tuple[str, Prediction]]:
         world = self._cluster.world_size
         for depth in (size for size in range(2, world + 1) if world % size == 0):

@@ -123,6 +123,8 @@ class TrainConfig:
     """Recompute the blocks' activations in backward."""
     target_loss: float | None = None
     """Report when the training loss, averaged over ten steps, first falls to this."""
+    inspect: int = 0
+    """Steps in the middle of the run whose time and memory are taken apart; they do not count as measured."""
     max_restarts: int = 0
     """How often a failed run starts again from its last checkpoint."""
     tracking: tuple[Literal["tensorboard"], ...] = ()
@@ -141,7 +143,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("batch", "steps", "accumulate"):
             _at_least(name, getattr(self, name), 1)
-        for name in ("seed", "max_restarts"):
+        for name in ("seed", "inspect", "max_restarts"):
             _at_least(name, getattr(self, name), 0)
         if self.ranks is not None:
             _at_least("ranks", self.ranks, 1)

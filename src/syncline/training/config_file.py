@@ -8,7 +8,7 @@ import tomllib
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from cattrs import ClassValidationError, Converter, transform_error
 from cattrs.errors import ForbiddenExtraKeysError
@@ -16,6 +16,8 @@ from cattrs.errors import ForbiddenExtraKeysError
 from syncline.errors import ConfigError, SynclineError, unknown_name
 from syncline.training.config import TrainConfig
 from syncline.training.files import write_text
+
+T = TypeVar("T")
 
 _CONVERTER = Converter(forbid_extra_keys=True)
 
@@ -68,11 +70,16 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def build_config(settings: Mapping[str, Any], source: str) -> TrainConfig:
     """A checked run from keys and values; `source` names the file in errors."""
+    return read_as(TrainConfig, settings, source)
+
+
+def read_as(kind: type[T], settings: Mapping[str, Any], source: str) -> T:
+    """A checked dataclass from keys and values, tables within it included."""
     try:
-        return _CONVERTER.structure(dict(settings), TrainConfig)
+        return _CONVERTER.structure(dict(settings), kind)
     except ClassValidationError as error:
         known = _known_error(error)
-        raise ConfigError(f"{source}: {known or _explain(error)}") from None
+        raise ConfigError(f"{source}: {known or _explain(error, kind)}") from None
 
 
 def write_config(config: TrainConfig, path: Path) -> None:
@@ -104,8 +111,8 @@ def _known_error(error: BaseException) -> str | None:
     return None
 
 
-def _explain(error: ClassValidationError) -> str:
-    keys = _extra_keys(error)
+def _explain(error: ClassValidationError, root: type) -> str:
+    keys = _extra_keys(error, root)
     if keys:
         return keys
     told = (line.split(" @ $.") for line in transform_error(error, format_exception=_format))
@@ -123,20 +130,20 @@ def _format(error: BaseException, kind: type | None) -> str:
     return "must be a table, with keys of its own"
 
 
-def _extra_keys(error: BaseException) -> str | None:
+def _extra_keys(error: BaseException, root: type) -> str | None:
     if isinstance(error, ForbiddenExtraKeysError):
-        table = _table(error.cl)
+        table = _table(error.cl, root)
         known = [table + entry.name for entry in dataclasses.fields(error.cl)]
         return unknown_name("key", table + min(error.extra_fields), known)
     for inner in getattr(error, "exceptions", ()):
-        message = _extra_keys(inner)
+        message = _extra_keys(inner, root)
         if message:
             return message
     return None
 
 
-def _table(kind: type) -> str:
+def _table(kind: type, root: type) -> str:
     """Where the keys of a class stand in the file, as the beginning of their names."""
-    hints = typing.get_type_hints(TrainConfig).items()
+    hints = typing.get_type_hints(root).items()
     names = [name for name, hint in hints if kind is hint or kind in typing.get_args(hint)]
     return f"{names[0]}." if names else ""

@@ -17,6 +17,7 @@ from syncline.training.batches import BatchSource, evaluation_batches
 from syncline.training.buffers import share_buffers
 from syncline.training.checkpoints import CheckpointInfo, Checkpoints, latest_checkpoint
 from syncline.training.config import TrainConfig
+from syncline.training.inspection.inspector import Inspector
 from syncline.training.measurements import Measurements
 from syncline.training.progress import ProgressView
 from syncline.training.seeding import seed_everything
@@ -45,6 +46,7 @@ class LoopParts:
     stop: StopFlag
     meter: MemoryMeter
     """Of the steps; evaluation and checkpoints do not count."""
+    inspector: Inspector
 
 
 class Loop:
@@ -82,15 +84,8 @@ class Loop:
     def train_once(self) -> None:
         """Train on the next global batch, evaluate if that is due, and act on what earlier steps came to."""
         parts, number = self._parts, self.done + 1
-        started = time.perf_counter()
-        parts.meter.resume()
-        seed_everything(self._config.seed, number, parts.rank.index)
-        part = parts.step.rows(self._config.batch)
-        batch = parts.batches.rows(number - 1, part)
-        rate = parts.schedule.get_last_lr()[0]
-        loss = parts.step(batch)
-        parts.schedule.step()
-        self._posted[number] = {"lr": rate, "step_s": time.perf_counter() - started}
+        with parts.inspector.around(number, parts.step):
+            loss = self._train_on_batch(number)
         self.done = number
         is_last = number == self._config.steps
         due = is_last or self._is_due(self._config.evaluation.every)
@@ -106,12 +101,27 @@ class Loop:
         if parts.step.exposed_s is not None:
             self.measurements.exposed_s = parts.step.exposed_s + self._signals.waited_s
 
+    def _train_on_batch(self, number: int) -> torch.Tensor:
+        parts = self._parts
+        started = time.perf_counter()
+        parts.meter.resume()
+        seed_everything(self._config.seed, number, parts.rank.index)
+        part = parts.step.rows(self._config.batch)
+        with parts.inspector.fetching():
+            batch = parts.batches.rows(number - 1, part)
+        rate = parts.schedule.get_last_lr()[0]
+        loss = parts.step(batch)
+        parts.schedule.step()
+        self._posted[number] = {"lr": rate, "step_s": time.perf_counter() - started}
+        return loss
+
     def _take(self, outcome: Outcome) -> None:
         """Act on what a step came to: the same on every rank."""
         parts, metrics = self._parts, self._posted.pop(outcome.step)
         if not outcome.is_finite:
             raise NonFiniteLossError(self._not_finite(f"The loss is {outcome.loss} at step {outcome.step}"))
-        self.measurements.add_step(loss=outcome.loss, step_s=metrics["step_s"])
+        disturbed = parts.inspector.disturbs(outcome.step)
+        self.measurements.add_step(loss=outcome.loss, step_s=metrics["step_s"], disturbed=disturbed)
         self.stopped |= outcome.stop
         line = {
             "step": outcome.step,
@@ -121,6 +131,8 @@ class Loop:
             "step_s": metrics["step_s"],
             "time_s": self.measurements.train_s,
         }
+        if disturbed:
+            line["inspected"] = True
         if outcome.eval_loss is not None:
             line["eval_loss"] = self.measurements.eval_loss = outcome.eval_loss
         for sink in parts.sinks:

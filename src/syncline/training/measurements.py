@@ -25,13 +25,15 @@ class Measurements:
     time_to_target_s: float | None = None
     samples_to_target: int | None = None
     step_s: list[float] = field(default_factory=list)
+    """Without the steps that were inspected."""
     exposed_s: float | None = None
     """Seconds in which this rank has stood still for other nodes, where the strategy counts them."""
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=TARGET_WINDOW))
 
-    def add_step(self, *, loss: float, step_s: float) -> None:
-        """Take in a finished step."""
-        self.step_s.append(step_s)
+    def add_step(self, *, loss: float, step_s: float, disturbed: bool = False) -> None:
+        """Take in a finished step; the time of one that was disturbed says nothing of the others."""
+        if not disturbed:
+            self.step_s.append(step_s)
         self.train_s += step_s
         self.samples += self.global_batch
         self.final_loss = loss

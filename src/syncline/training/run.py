@@ -17,6 +17,8 @@ from syncline.strategies.registry import parse_strategy
 from syncline.training.batches import BatchSource, open_batches
 from syncline.training.checkpoints import CheckpointInfo, Checkpoints, read_info
 from syncline.training.config import TrainConfig
+from syncline.training.inspection.inspector import Inspector
+from syncline.training.inspection.window import Window
 from syncline.training.loop import Loop, LoopParts
 from syncline.training.measurements import Measurements
 from syncline.training.progress import announce, progress_view
@@ -120,6 +122,9 @@ def open_loop(
         view=view,
         stop=stop,
         meter=run.meter,
+        inspector=Inspector(
+            Window.of(inspect=config.inspect, steps=config.steps), folder, run.rank.index, run.device
+        ),
     )
     try:
         yield Loop(parts, done=done) if survival is None else SurvivingLoop(parts, survival, done=done)

@@ -25,6 +25,7 @@ from syncline.training.checkpoints import latest_checkpoint, read_info
 from syncline.training.config import TrainConfig
 from syncline.training.config_file import write_config
 from syncline.training.folder_state import FolderState
+from syncline.training.inspection.window import Window
 from syncline.training.plans import check_given_plan, keep_given_plan
 from syncline.training.preflight import resolve_workload
 from syncline.training.progress import announce_start
@@ -103,6 +104,7 @@ def resolve_run(config: TrainConfig) -> TrainConfig:
     ranks = config.ranks or 1
     strategy.check(world_size=ranks, global_batch=config.batch, accumulate=config.accumulate)
     check_given_plan(config)
+    Window.of(inspect=config.inspect, steps=config.steps)
     return resolve_workload(config, ranks)
 
 

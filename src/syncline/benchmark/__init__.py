@@ -1,0 +1,1 @@
+"""Trainings side by side: a suite becomes cells, cells become rows, rows become a report."""

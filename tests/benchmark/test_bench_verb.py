@@ -1,0 +1,177 @@
+"""Real benchmarks: what they leave in their folder, how they go on, and that their figures can be trusted."""
+
+import csv
+import itertools
+import json
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+
+from command import SYNCLINE, run_command
+from syncline.benchmark.row import read_rows
+from syncline.cli.app import run
+
+pytestmark = pytest.mark.timeout(300)
+
+HERE = Path(__file__).parent
+SUITE = """
+models = ["timed_model:build"]
+strategies = ["single", "data", "sharded:group=3"]
+batch = 8
+target_loss = 9.0
+
+[budget]
+steps = 24
+
+[train]
+data = "synthetic"
+
+[train.evaluation]
+batches = 1
+"""
+MODEL = "timed_model:build"
+
+
+def bench(folder, *arguments):
+    (folder / "suite.toml").write_text(SUITE)
+    command = (*SYNCLINE, "bench", "suite.toml", *arguments)
+    return run_command(*command, folder=folder, paths=(HERE,), timeout_s=240)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """The folder of a benchmark, and what its command showed."""
+    folder = tmp_path_factory.mktemp("bench")
+    ended = bench(folder, "-o", "out", "--json")
+    assert ended.returncode == 0, ended.stderr
+    return folder, ended
+
+
+@pytest.fixture
+def out(done, tmp_path):
+    """A copy of the benchmark's folder."""
+    return Path(shutil.copytree(done[0] / "out", tmp_path / "out"))
+
+
+def test_every_cell_is_a_row_and_a_failed_one_has_its_reason(done):
+    folder, ended = done
+    told = json.loads(ended.stdout)
+    rows = {row["label"]: row for row in told["rows"]}
+    assert {label: row["status"] for label, row in rows.items()} == {
+        "single": "ok",
+        "data": "ok",
+        "sharded:group=3": "failed",
+    }
+    assert "does not divide the 2 ranks" in rows["sharded:group=3"]["reason"]
+    assert rows["single"]["eval_loss"] == pytest.approx(rows["data"]["eval_loss"], rel=1e-5)
+    assert (folder / "out" / "report.html").exists()
+    assert (folder / "out" / "runs" / rows["data"]["cell"] / "summary.json").exists()
+    assert MODEL in told["verdicts"][0]["headline"]
+
+
+def test_progress_is_a_line_for_each_cell_with_the_time_left(done):
+    lines = [line for line in done[1].stderr.splitlines() if line.startswith("[")]
+    assert [line[:5] for line in lines] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert all(line.endswith("left") for line in lines)
+    assert "ms/step" in lines[0]
+    assert "failed" in lines[2]
+
+
+def test_rows_have_measured_figures(done):
+    row = next(one for one in read_rows(done[0] / "out") if one.label == "data")
+    assert row.breakdown is not None
+    assert row.memory_by_kind is not None
+    assert row.sustained_step_s is not None
+    assert row.breakdown["compute_s"] > 0
+    # The model sleeps between its ops: nothing runs, and nothing is waited for.
+    assert row.breakdown["overhead_s"] > 0.03
+    weights = 4 * (16 * 32 + 32 + 32 * 4 + 4)
+    assert (row.memory_by_kind["weights"], row.memory_by_kind["gradients"]) == (weights, weights)
+    assert row.memory_by_kind["activations"] > 0
+    assert row.sent_bytes is not None
+    assert sum(row.sent_bytes.values()) > row.steps * weights
+    assert row.samples_to_target == 80
+    assert row.device_s_to_target == pytest.approx((row.time_to_target_s or 0) * row.devices)
+    assert [point[0] for point in row.curve] == [8.0 * step for step in range(1, 25)]
+    assert sorted(line["rank"] for line in row.timeline) == [0, 1]
+
+
+def test_the_same_suite_gives_the_same_losses_and_step_times_agree_with_another_clock(done, tmp_path):
+    ended = bench(tmp_path, "--only", "single", "-o", "again")
+    assert ended.returncode == 0, ended.stderr
+    assert "The report: again/report.html" in ended.stdout
+    (again,) = read_rows(tmp_path / "again")
+    before = next(one for one in read_rows(done[0] / "out") if one.label == "single")
+    assert [point[2] for point in again.curve] == [point[2] for point in before.curve]
+    assert again.eval_loss == before.eval_loss
+    # The process that captures the model for predictions calls it too, but only once or twice.
+    notes = [path.read_text().split() for path in tmp_path.glob("calls-*.txt")]
+    (times,) = [[float(line) for line in lines] for lines in notes if len(lines) == again.steps]
+    own = statistics.median(late - early for early, late in itertools.pairwise(times))
+    assert again.sustained_step_s == pytest.approx(own, rel=0.2)
+
+
+def test_resume_runs_only_what_is_not_done(done, out, monkeypatch, capfd):
+    monkeypatch.chdir(done[0])
+    monkeypatch.syspath_prepend(str(HERE))
+    assert run(["bench", "suite.toml", "-o", str(out), "--resume"]) == 0
+    shown = capfd.readouterr()
+    assert "2 of 3 cells are done already" in shown.err
+    assert [row.label for row in read_rows(out)] == ["single", "data", "sharded:group=3"]
+    assert len((out / "results.jsonl").read_text().splitlines()) == 4
+    assert run(["bench", "suite.toml", "-o", str(out)]) == 2
+    assert "never overwrites another" in capfd.readouterr().err
+    assert run(["bench", "suite.toml", "-o", str(out), "--resume", "--ranks", "4"]) == 2
+    assert "cannot be compared" in capfd.readouterr().err
+
+
+def change_rows(folder, change):
+    path = folder / "results.jsonl"
+    rows = [change(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def slower(row):
+    return row | {"group_step_s": [2 * seconds for seconds in row["group_step_s"]]}
+
+
+def test_compare_exits_3_when_something_got_worse(done, out, capsys):
+    old = str(done[0] / "out")
+    assert run(["report", str(out), "--compare", old]) == 0
+    assert "Nothing changed beyond noise" in capsys.readouterr().out
+    change_rows(out, slower)
+    assert run(["report", str(out), "--compare", old]) == 3
+    assert "worse" in capsys.readouterr().out
+    assert run(["report", old, "--compare", str(out), "-o", str(out / "better.html"), "--json"]) == 0
+    changes = json.loads(capsys.readouterr().out)["changes"]
+    assert any(one["better"] for one in changes)
+
+
+def test_reports_merge_and_rows_are_exported(done, out, tmp_path, capsys):
+    change_rows(out, lambda row: row | {"model": "another", "cell": "another-" + row["cell"]})
+    page, table = tmp_path / "both.html", tmp_path / "rows.csv"
+    assert run(["report", str(done[0] / "out"), str(out), "-o", str(page), "--csv", str(table)]) == 0
+    assert capsys.readouterr().out.strip() == str(page)
+    assert "another, 2 ranks on this machine" in page.read_text()
+    with table.open(newline="") as file:
+        assert len(list(csv.reader(file))) == 1 + 6
+
+
+def test_mistakes_are_explained(workfolder, capsys):
+    assert run(["report", "nowhere"]) == 2
+    assert "no benchmark in it" in " ".join(capsys.readouterr().err.split())
+    assert run(["report"]) == 2
+    assert "Which benchmark?" in capsys.readouterr().err
+    (workfolder / "results.jsonl").write_text('{"strategy": "data"}\n')
+    assert run(["report", "."]) == 2
+    assert "line 1" in capsys.readouterr().err
+    assert run(["bench", "nowhere.toml"]) == 2
+    assert "There is no file nowhere.toml" in capsys.readouterr().err
+
+
+@pytest.fixture
+def workfolder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
