@@ -89,6 +89,18 @@ def test_a_plan_that_is_hardly_faster_is_not_worth_it():
         assert found.plan.prediction.step_s == wanted
 
 
+def test_traffic_that_the_cores_carry_hides_nothing():
+    graph, cluster = stack_of_linears((64, 512, 64), 64), plausible_cluster(2, 2)
+    request = Request(model="linears", batch=64, proposals=0)
+    hidden_s = []
+    for overlap in (0.0, 0.5, 1.0):
+        levels = (*cluster.levels[:-1], replace(cluster.levels[-1], overlap=overlap))
+        made = make_plan(graph, replace(cluster, levels=levels), request)
+        hidden_s.append(dict(made.alternatives)["data parallel"].prediction.times.hidden_s)
+    assert hidden_s[0] == 0.0
+    assert hidden_s[1] == pytest.approx(hidden_s[2] / 2, rel=0.1)
+
+
 def test_alexnet_splits_channels_of_its_linear_layers_and_the_batch_of_its_convolutions():
     planned, graph = planned_for("alexnet", "gtx1080ti-pcie:8"), builtin_graph("alexnet", 128)
     linears = [op.name for op in graph.ops if op.target.startswith("aten.linear")]
