@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from syncline.cli.app import run
-from syncline.training.checkpoints import CheckpointInfo
+from syncline.training.checkpoint_info import CheckpointInfo
 from syncline.training.config import TrainConfig
 from syncline.training.config_file import write_config
 from syncline.training.files import write_json

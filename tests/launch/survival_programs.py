@@ -10,7 +10,7 @@ import torch
 
 from syncline.cluster.rank import current_rank
 from syncline.training import loop as loop_module
-from syncline.training.rank import run_rank
+from syncline.training.entry import run_rank
 from syncline.training.surviving_loop import SurvivingLoop
 
 

@@ -12,7 +12,8 @@ import torch.distributed as dist
 from nodes_of_ranks import Small, adam, largest_difference, node_rank, open_step, rows, train_step, weights
 from syncline.strategies.protocol import StepOptions
 from syncline.strategies.registry import STRATEGIES, parse_strategy
-from syncline.training.checkpoints import CheckpointInfo, Checkpoints, latest_checkpoint
+from syncline.training.checkpoint_info import CheckpointInfo, latest_checkpoint
+from syncline.training.checkpoints import Checkpoints
 
 STEPS = 14
 AT = 7

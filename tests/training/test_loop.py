@@ -13,7 +13,7 @@ import torch
 
 from syncline.errors import CheckpointError, NonFiniteLossError
 from syncline.training import loop as loop_module
-from syncline.training.checkpoints import list_checkpoints
+from syncline.training.checkpoint_info import list_checkpoints
 from syncline.training.config import (
     CheckpointConfig,
     EvaluationConfig,

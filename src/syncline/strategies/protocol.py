@@ -142,3 +142,8 @@ class Strategy(Protocol):
 def defers_weights(strategy: Strategy) -> bool:
     """Whether a strategy makes only parts of large weights: it says so by a class variable of this name."""
     return getattr(strategy, "defers_weights", False)
+
+
+def survives_node_loss(strategy: Strategy) -> bool:
+    """Whether a run goes on without a node that is lost: a strategy that can has `on_node_loss`."""
+    return getattr(strategy, "on_node_loss", "stop") == "continue"

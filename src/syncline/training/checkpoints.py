@@ -6,12 +6,10 @@ rank adds `syncline.json` and renames the folder to `step-N`. So what has its fi
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import threading
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +21,16 @@ from syncline.cluster.process_group import leave_group
 from syncline.cluster.rank import Rank
 from syncline.errors import CheckpointError
 from syncline.strategies.protocol import TrainStep
+from syncline.training.checkpoint_info import (
+    INFO_FILE,
+    CheckpointInfo,
+    latest_checkpoint,
+    list_checkpoints,
+)
 from syncline.training.files import write_json
 from syncline.training.loading import load_step
 from syncline.training.progress import announce
 from syncline.training.signals import any_rank
-
-INFO_FILE = "syncline.json"
-_NAME = re.compile(r"step-(\d+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointInfo:
-    """What a checkpoint says of itself, besides its tensors."""
-
-    step: int
-    samples: int
-    train_s: float
-    """Seconds of training up to here, over all starts."""
-    model: str
-    strategy: str
-    world_size: int
-    data_state: dict[str, Any] | None = None
-    schema: int = 1
 
 
 class Checkpoints:
@@ -159,23 +145,3 @@ def _open_group() -> dist.ProcessGroup:
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError("every rank takes part in checkpoints, but this one has no group")
     return group
-
-
-def list_checkpoints(folder: Path) -> list[Path]:
-    """The whole checkpoints of a folder, oldest first."""
-    found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
-    return sorted((path for path in found if (path / INFO_FILE).exists()), key=lambda path: path.name)
-
-
-def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint, if there is one."""
-    found = list_checkpoints(folder)
-    return found[-1] if found else None
-
-
-def read_info(path: Path) -> CheckpointInfo:
-    """What a checkpoint says of itself."""
-    try:
-        return CheckpointInfo(**json.loads((path / INFO_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is not a checkpoint of Syncline: {error}") from None

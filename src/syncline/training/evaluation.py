@@ -24,7 +24,7 @@ from syncline.strategies.protocol import Job, Strategy, TrainStep
 from syncline.strategies.registry import parse_strategy
 from syncline.strategies.single import Single
 from syncline.training.batches import evaluation_batches
-from syncline.training.checkpoints import latest_checkpoint
+from syncline.training.checkpoint_info import latest_checkpoint
 from syncline.training.config import TrainConfig
 from syncline.training.loading import load_step
 from syncline.training.run_folder import CHECKPOINTS_FOLDER, read_config

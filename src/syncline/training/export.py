@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from syncline.errors import CheckpointError, MissingExtraError, RunFolderError
 from syncline.strategies.state import model_tensors
-from syncline.training.checkpoints import latest_checkpoint
+from syncline.training.checkpoint_info import latest_checkpoint
 from syncline.training.loading import check_fits
 from syncline.training.run_folder import CHECKPOINTS_FOLDER, read_config
 from syncline.workloads.load import load_workload

@@ -15,7 +15,8 @@ from syncline.errors import NonFiniteLossError
 from syncline.strategies.protocol import TrainStep
 from syncline.training.batches import BatchSource, evaluation_batches
 from syncline.training.buffers import share_buffers
-from syncline.training.checkpoints import CheckpointInfo, Checkpoints, latest_checkpoint
+from syncline.training.checkpoint_info import CheckpointInfo, latest_checkpoint
+from syncline.training.checkpoints import Checkpoints
 from syncline.training.config import TrainConfig
 from syncline.training.inspection.inspector import Inspector
 from syncline.training.measurements import Measurements

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,33 +16,16 @@ from syncline.planning.plan import Plan
 from syncline.planning.prediction import Prediction
 from syncline.strategies.protocol import TrainStep
 from syncline.strategies.registry import parse_strategy
-from syncline.training.checkpoints import latest_checkpoint
+from syncline.training.checkpoint_info import latest_checkpoint
 from syncline.training.config import TrainConfig
 from syncline.training.loop import Loop
 from syncline.training.plans import keep_plan, plan_of_run
 from syncline.training.run import open_loop, prepare_run
-from syncline.training.run_folder import CHECKPOINTS_FOLDER, read_config
+from syncline.training.run_folder import CHECKPOINTS_FOLDER
 from syncline.training.stop_flag import StopFlag, catch_stop_signals
 from syncline.training.summary import Status, Summary, summarise, write_summary
 from syncline.training.survival import open_group
 from syncline.training.surviving_loop import SurvivingLoop
-
-ENTRY = "syncline.training.rank:run_rank"
-
-
-def rank_argument(folder: Path, *, resume: bool) -> str:
-    """What `run_rank` is started with."""
-    return json.dumps({"folder": str(folder.absolute()), "resume": resume})
-
-
-def run_rank(argument: str) -> None:
-    """The entry of a started rank: train the run of a folder."""
-    # Standard output belongs to the command's result; what a model prints goes where progress goes.
-    sys.stdout.flush()
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    order = json.loads(argument)
-    folder = Path(order["folder"])
-    train_rank(read_config(folder), folder, resume=order["resume"])
 
 
 def train_rank(config: TrainConfig, folder: Path, *, resume: bool) -> Summary | None:

@@ -15,7 +15,8 @@ from syncline.planning.plan import Plan
 from syncline.strategies.protocol import Job, TrainStep, defers_weights
 from syncline.strategies.registry import parse_strategy
 from syncline.training.batches import BatchSource, open_batches
-from syncline.training.checkpoints import CheckpointInfo, Checkpoints, read_info
+from syncline.training.checkpoint_info import CheckpointInfo, read_info
+from syncline.training.checkpoints import Checkpoints
 from syncline.training.config import TrainConfig
 from syncline.training.inspection.inspector import Inspector
 from syncline.training.inspection.window import Window

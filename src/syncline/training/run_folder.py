@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from syncline.errors import CheckpointError, ConfigError, RunFolderError
-from syncline.training.checkpoints import latest_checkpoint, read_info
+from syncline.training.checkpoint_info import latest_checkpoint, read_info
 from syncline.training.config import TrainConfig
 from syncline.training.config_file import build_config, read_settings
 

@@ -20,16 +20,17 @@ from syncline.errors import ConfigError, NonFiniteLossError, RankFailedError, Sy
 from syncline.launch.emulated import launch_emulated
 from syncline.launch.local import launch_local
 from syncline.launch.stopping import LaunchStopped
+from syncline.strategies.protocol import survives_node_loss
 from syncline.strategies.registry import parse_strategy
-from syncline.training.checkpoints import latest_checkpoint, read_info
+from syncline.training.checkpoint_info import latest_checkpoint, read_info
 from syncline.training.config import TrainConfig
 from syncline.training.config_file import write_config
+from syncline.training.entry import ENTRY, rank_argument
 from syncline.training.folder_state import FolderState
 from syncline.training.inspection.window import Window
 from syncline.training.plans import check_given_plan, keep_given_plan
 from syncline.training.preflight import resolve_workload
 from syncline.training.progress import announce_start
-from syncline.training.rank import ENTRY, rank_argument, train_rank
 from syncline.training.run_folder import (
     CHECKPOINTS_FOLDER,
     CONFIG_FILE,
@@ -47,7 +48,6 @@ from syncline.training.summary import (
     summarise,
     write_summary,
 )
-from syncline.training.survival import survives_node_loss
 
 CPU_RANKS = 2
 
@@ -118,6 +118,9 @@ def _open_folder(config: TrainConfig, folder: Path, *, resume: bool) -> None:
 
 def _join(config: TrainConfig, folder: Path | None, *, resume: bool) -> Ended:
     """Be one of torchrun's ranks; the first one chooses and makes the folder for all."""
+    # A launcher does without it, which saves it a second at its start.
+    from syncline.training.rank import train_rank
+
     rank = current_rank()
     config = replace(config, ranks=rank.world_size, emulate=None)
     if rank.restarts:

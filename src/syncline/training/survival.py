@@ -11,13 +11,7 @@ import torch.distributed as dist
 from syncline.cluster.membership import Membership
 from syncline.cluster.process_group import meeting_store, open_generation, process_group
 from syncline.cluster.rank import Rank, launched_by_torchrun
-from syncline.strategies.daso import Daso
-from syncline.strategies.protocol import Strategy
-
-
-def survives_node_loss(strategy: Strategy) -> bool:
-    """Whether a run goes on without a node that is lost."""
-    return isinstance(strategy, Daso) and strategy.on_node_loss == "continue"
+from syncline.strategies.protocol import Strategy, survives_node_loss
 
 
 class Survival:
