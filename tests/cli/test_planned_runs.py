@@ -1,12 +1,18 @@
 """Runs by a plan: what is refused, and how they fail and go on."""
 
 import json
+import os
 import re
+import signal
+from pathlib import Path
 
 import pytest
+import torch
 
 from cli.test_mistakes import assert_refused
+from command import SYNCLINE, started, wait_until
 from syncline.cli.app import run
+from syncline.training.export import read_weights
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,7 +34,7 @@ def other():
 STEPS = 400
 SETTINGS = f"batch = 8\nsteps = {STEPS}\n[checkpoint]\nevery = 50\nkeep = 1\n"
 PLAN = ("plan", "own:net", "--batch", "8", "--config", "fast.toml", "--cluster")
-TRAIN = ("train", "own:net", "--config", "settings.toml", "--ranks", "2")
+TRAIN = ("train", "own:net", "--config", "settings.toml", "--ranks", "2", "--plan", "1x2.json")
 
 
 @pytest.fixture
@@ -92,3 +98,26 @@ def test_a_plan_that_a_rank_refuses(arguments, words, plans, capfd):
     for word in words:
         assert word in message
     assert {path.name for path in plans.iterdir()} - {"__pycache__"} == before - {"__pycache__"}
+
+
+def losses_of(folder: Path) -> list[tuple[int, float]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [(line["step"], line["loss"]) for line in map(json.loads, lines)]
+
+
+def test_a_killed_run_goes_on_exactly(plans):
+    assert run([*TRAIN, "-o", "straight"]) == 0
+    (plans / "pid-1").unlink()
+    with started(*SYNCLINE, *TRAIN, "-o", "run", folder=plans, paths=(plans,)) as process:
+        saved = plans / "run" / "checkpoints"
+        wait_until(lambda: saved.exists() and any(saved.glob("step-*[0-9]")), "a checkpoint", process=process)
+        os.kill(int((plans / "pid-1").read_text()), signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Rank 1 was killed by SIGKILL" in err
+    assert json.loads((plans / "run" / "summary.json").read_text())["steps"] < STEPS
+    assert run(["train", "--resume", "-o", "run"]) == 0
+    assert losses_of(plans / "run") == losses_of(plans / "straight")
+    weights, wanted = read_weights(plans / "run"), read_weights(plans / "straight")
+    assert weights.keys() == wanted.keys()
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
