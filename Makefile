@@ -20,7 +20,7 @@ lint: $(VENV)/.installed
 # Tests start hundreds of processes: compiled once, each starts a second sooner.
 unit: $(VENV)/.installed
 	@$(BIN)/python -m compileall -q src tests
-	$(BIN)/python -m pytest -q -n auto --dist worksteal
+	$(BIN)/python -m pytest -q -n auto --dist loadgroup
 
 # A torch that is installed for this Python already is used; else the pinned one comes into the environment.
 $(VENV)/.torch:

@@ -13,8 +13,8 @@ from command import SYNCLINE, TORCHRUN, run_command
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-# One of each kind: whole models, parts of weights, and captured models.
-@pytest.mark.parametrize("strategy", ["single", "sharded", "planned"])
+# Without a launcher, and with one.
+@pytest.mark.parametrize("strategy", ["single", "planned"])
 def test_own_loop(strategy, tmp_path):
     launcher = (sys.executable,) if strategy == "single" else TORCHRUN
     ended = run_command(*launcher, str(EXAMPLES / "own_loop.py"), strategy, folder=tmp_path)

@@ -1,16 +1,19 @@
 """Every mistake of a user's own making: exit code 2, one panel that helps, and nothing left behind."""
 
 import re
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from syncline.cli.app import run
+from syncline.errors import SynclineError
 from syncline.training.checkpoint_info import CheckpointInfo
 from syncline.training.config import TrainConfig
 from syncline.training.config_file import write_config
 from syncline.training.files import write_json
+from syncline.training.rank import train_rank
 
 STARTING = re.compile(r"Starting 1 rank; the run's folder is .*\n")
 
@@ -289,30 +292,40 @@ def test_mistake_is_refused_before_anything_starts(arguments, title, words, capf
 @pytest.mark.parametrize(
     ("arguments", "title", "words"),
     [
-        (
-            "own:gives_number",
-            "Wrong model",
-            ["own:gives_number returned a value of type int", "nn.Module or a Workload"],
-        ),
         ("own:raises -o new", "Wrong model", ["ValueError: the weights are gone", "own.py, line 19"]),
-        (
-            "own:build",
-            "Wrong setting",
-            ["nothing says what own:build takes", "[input]", "shape = [3, 32, 32]"],
-        ),
-        (
-            "own:narrow -o new",
-            "Wrong model",
-            ["cannot take the batch (float32 (16, 8)", "16x8 and 5x4", "--data"],
-        ),
-        ("own:loss_by_row", "Wrong model", ["has the shape (16,)", "loss.mean()"]),
-        ("own:frozen", "Wrong model", ["own:frozen has no parameter to train", "requires_grad"]),
-        ("own:no_optimizer", "Wrong model", ["own:no_optimizer", "type int", "torch.optim.Optimizer"]),
         ("own:unused", "Wrong model", ["idle.weight, idle.bias", "data:find-unused=true"]),
     ],
 )
 def test_mistake_that_a_rank_finds(arguments, title, words, capfd, folder):
     assert_refused(f"train --strategy data --ranks 1 {arguments}", title, words, capfd, folder)
+
+
+RANKS_MISTAKES = {
+    "own:gives_number": ["own:gives_number returned a value of type int", "nn.Module or a Workload"],
+    "own:build": ["nothing says what own:build takes", "[input]", "shape = [3, 32, 32]"],
+    "own:narrow": ["cannot take the batch (float32 (16, 8)", "16x8 and 5x4", "--data"],
+    "own:loss_by_row": ["has the shape (16,)", "loss.mean()"],
+    "own:frozen": ["own:frozen has no parameter to train", "requires_grad"],
+    "own:no_optimizer": ["own:no_optimizer", "type int", "torch.optim.Optimizer"],
+}
+
+
+def errors_of(folder: Path, models: list[str]) -> dict[str, str]:
+    """What a rank says of each model."""
+    found = {}
+    sys.path.insert(0, str(folder))
+    for model in models:
+        with pytest.raises(SynclineError) as caught:
+            train_rank(TrainConfig(model=model, strategy="data", ranks=1), folder / "never", resume=False)
+        found[model] = str(caught.value)
+    return found
+
+
+def test_what_ranks_say_of_models_that_cannot_be_trained(folder, run_ranks):
+    found = run_ranks(errors_of, 1, folder, [*RANKS_MISTAKES])[0]
+    for model, words in RANKS_MISTAKES.items():
+        assert [word for word in words if word not in found[model]] == [], found[model]
+    assert not (folder / "never").exists()
 
 
 def test_diverging_loss_keeps_the_folder(capfd, folder):

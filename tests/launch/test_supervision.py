@@ -18,12 +18,12 @@ def run(monkeypatch):
     monkeypatch.setattr(supervision, "KILL_GRACE_S", 0.5)
     with ExitStack() as stack:
 
-        def run(*scripts, has_failed=lambda: False):
+        def run(*scripts, has_failed=lambda: False, stop_timeout_s=0.5):
             commands = [["sh", "-c", script] for script in scripts]
             launchers = [stack.enter_context(subprocess.Popen(command)) for command in commands]
             start = time.monotonic()
             try:
-                ending = supervise(launchers, has_failed, stop_timeout_s=0.5)
+                ending = supervise(launchers, has_failed, stop_timeout_s=stop_timeout_s)
             finally:
                 for launcher in launchers:
                     launcher.kill()
@@ -67,6 +67,8 @@ def test_a_launcher_gets_a_second_signal_before_it_is_killed(run):
 @pytest.mark.usefixtures("_handlers_come_back")
 def test_signals_are_passed_on(run):
     ending = run(
-        "trap 'exit 3' INT; sleep 0.5; kill -INT $PPID; while :; do sleep 0.1; done", "exec sleep 60"
+        "trap 'exit 3' INT; sleep 0.5; kill -INT $PPID; while :; do sleep 0.1; done",
+        "exec sleep 60",
+        stop_timeout_s=8,
     )
     assert (ending.signal_number, ending.exit_codes) == (signal.SIGINT, [3, -signal.SIGINT])
