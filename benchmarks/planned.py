@@ -2,8 +2,8 @@
 
     python benchmarks/planned.py [--only overhead gain local] [--rounds 6] [-o FILE]
 
-All contenders of a setting train the same model on the same ranks and take turns step by step, so that a busy
-machine slows all alike. Reported is the median of the ratios of each turn. Settings:
+All contenders of a setting train the same model on the same ranks and take turns of half a second or a step,
+so that a busy machine slows all alike. Reported is the median of the ratios of each turn. Settings:
 
 - overhead: a pure data-parallel plan against bare DDP (limit 1.05), and Megatron's layout as a plan against
   the same layout made by `torch.distributed.tensor.parallel.parallelize_module` (limits 1.02 and 0.9).
@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from contenders import Contender, make_contender
@@ -34,7 +35,9 @@ from syncline.launch.emulated import launch_emulated, parse_emulation
 from syncline.launch.local import launch_local
 
 RANKS = 2
-WARM_UP_ROUNDS = 1
+WARM_UP_ROUNDS = 2
+TURN_S, MOST_STEPS = 0.5, 24
+"""A turn is as many steps as take about so long: single short ones are mostly noise."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,12 @@ SETTINGS = (
         EXACT,
         limit=1 / 0.95,
     ),
+    Setting("local", "resnet50:image=64,norm=group", 8, EXACT, limit=1 / 0.95),
+    Setting("local", "resnet110:depth=20,norm=group", 16, EXACT, limit=1 / 0.95),
+    Setting("local", "gpt2-small:layers=4,seq=64,dropout=0", 4, EXACT, limit=1 / 0.95),
+    Setting("local", "gpt2-medium:layers=2,seq=64,dropout=0", 4, EXACT, limit=1 / 0.95),
+    Setting("local", "llama-7b:size=tiny", 16, EXACT, limit=1 / 0.95),
+    Setting("local", "llama-70b:size=tiny", 16, EXACT, limit=1 / 0.95),
 )
 
 
@@ -136,7 +145,7 @@ def measure(argument: str) -> None:
             name: make_contender(name, setting.model, setting.batch, device, setting.emulate)
             for name in setting.contenders
         }
-        times = _take_turns(contenders, order["rounds"])
+        times = _take_turns(contenders, setting.contenders[1], order["rounds"], device)
         told = {
             "times": times,
             "predicted": {name: one.predicted_step_s for name, one in contenders.items()},
@@ -146,18 +155,28 @@ def measure(argument: str) -> None:
             (Path(order["folder"]) / "told.json").write_text(json.dumps(told))
 
 
-def _take_turns(contenders: dict[str, Contender], rounds: int) -> dict[str, list[float]]:
+def _take_turns(
+    contenders: dict[str, Contender], base: str, rounds: int, device: torch.device
+) -> dict[str, list[float]]:
+    """Seconds a step of each contender by turn."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(rounds + WARM_UP_ROUNDS):
-        order = list(contenders) if number % 2 else list(reversed(contenders))
-        for name in order:
-            dist.barrier()
-            started = time.perf_counter()
-            contenders[name].step()
-            dist.barrier()
-            if number >= WARM_UP_ROUNDS:
-                times[name].append(time.perf_counter() - started)
+    for _ in range(WARM_UP_ROUNDS):
+        warm = {name: _turn(contender, 1) for name, contender in contenders.items()}
+    steps = torch.tensor(min(MOST_STEPS, max(1, round(TURN_S / warm[base]))), device=device)
+    dist.broadcast(steps, 0)
+    for number in range(rounds):
+        for name in list(contenders) if number % 2 else list(reversed(contenders)):
+            times[name].append(_turn(contenders[name], int(steps)))
     return times
+
+
+def _turn(contender: Contender, steps: int) -> float:
+    dist.barrier()
+    started = time.perf_counter()
+    for _ in range(steps):
+        contender.step()
+    dist.barrier()
+    return (time.perf_counter() - started) / steps
 
 
 def _key(setting: Setting) -> str:

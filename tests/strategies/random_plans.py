@@ -16,18 +16,26 @@ from syncline.planning.prediction import Memory, Prediction, Times
 from syncline.planning.roles import constant_ops
 
 
-def random_plan(graph: OpGraph, *, nodes: int, per_node: int, seed: int) -> Plan:
-    """A legal plan from random numbers; two in three ops with room for it are split over each axis."""
+def random_plan(graph: OpGraph, *, nodes: int, per_node: int, seed: int, odd_ops: int | None = None) -> Plan:
+    """A legal plan from random numbers; two in three ops with room for it are split over each axis.
+
+    With `odd_ops`, about so many ops are split by chance and the rest by rows: every odd edge is a collective
+    or two, and ten thousand of them take minutes.
+    """
     random = np.random.default_rng(seed)
+    share = 1.0 if odd_ops is None else odd_ops / len(graph.ops)
     axes = search_axes(machines_like_this("test", nodes=nodes, per_node=per_node))
     constant = constant_ops(graph)
+    by_rows = data_parallel(graph, axes)
     ops: dict[str, OpSharding] = {}
     for op in graph.ops:
         rows = legal_assignments(graph, op, axes)
         used = 1 + (rows >= 0).sum(axis=1) * 3
-        row = rows[random.choice(len(rows), p=used / used.sum())]
+        is_odd = random.random() < share
+        row = rows[random.choice(len(rows), p=used / used.sum())] if is_odd else np.array(by_rows[op.id])
         split = {} if op.id in constant else name_split(op.space.dims, row, axes)
-        ops[op.name] = OpSharding(split=split, keep=KEEPINGS[random.integers(len(KEEPINGS))])
+        keep = KEEPINGS[random.integers(len(KEEPINGS))] if is_odd else Keeping.REPLICATED
+        ops[op.name] = OpSharding(split=split, keep=keep)
     tied = {
         tensor.name: Keeping.REPLICATED
         for tensor in graph.of_kind(TensorKind.PARAMETER)
