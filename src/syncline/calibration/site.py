@@ -57,6 +57,7 @@ class Site:
         """An emulated link bursts before it slows down, so that probing finds it faster than it is."""
         if probed is None:
             return given
+        probed = dataclasses.replace(probed, overlap=given.overlap)
         if self.emulation is None or self.emulation.bits_per_s is None or given.name != NETWORK_LEVEL:
             return probed
         return dataclasses.replace(probed, bytes_per_s=min(probed.bytes_per_s, given.bytes_per_s))

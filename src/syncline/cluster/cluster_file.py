@@ -21,6 +21,7 @@ from syncline.errors import ClusterError
 _HEADER = """\
 # A cluster: one kind of device, and levels of links from the inside out.
 # flops_per_s: sustained float32 matrix products, a multiply-add is 2 FLOP.
+# skew_s: how long devices wait for each other where a collective interrupts their computing; 0 when left out.
 # bytes_per_s of a level: what one device can send through it while all devices do.
 # latency_s of a level: time of one step of a collective, whatever its size.
 # overlap of a level: the share of its traffic that can go on behind computing; 1 when left out.

@@ -80,7 +80,7 @@ def collective_s(
     *,
     bucket_bytes: float = 0.0,
 ) -> np.ndarray:
-    """Seconds of a collective, of the shape of `nbytes`.
+    """Seconds of a collective, of the shape of `nbytes`, with what devices wait for each other.
 
     Args:
         cluster: Where it runs.
@@ -88,7 +88,7 @@ def collective_s(
         spans: How many members the group has at each level, from the inside out (`Mesh.spans`).
         nbytes: The size of the largest buffer on one device, one or many.
         bucket_bytes: What is smaller is sent together with others, so many bytes at a time, and has that
-            share of the latency.
+            share of the latency. Computing goes on meanwhile, so nobody waits for others.
     """
     sizes = np.asarray(nbytes, dtype=np.float64)
     lines = collective_lines(cluster, kind, tuple(spans))
@@ -96,7 +96,7 @@ def collective_s(
         return np.zeros_like(sizes)
     share = np.minimum(1.0, sizes / bucket_bytes) if bucket_bytes else 1.0
     each = (share * line.latency_s + line.s_per_byte * sizes for line in lines)
-    seconds = functools.reduce(np.minimum, each)
+    seconds = functools.reduce(np.minimum, each) + (0.0 if bucket_bytes else cluster.device.skew_s)
     return np.where(sizes > 0, seconds, 0.0)
 
 

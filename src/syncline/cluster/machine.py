@@ -34,7 +34,9 @@ _GPU_MEMORY_BYTES_PER_S = 500e9
 _LOOPBACK_BYTES_PER_S = 1e9
 _LOOPBACK_LATENCY_S = 100e-6
 # The cores that compute also copy what is sent.
-_LOOPBACK_OVERLAP = 0.1
+LOOPBACK_OVERLAP = 0.1
+# Two ranks on the two cores of a virtual machine, between products of matrices that take 7 ms.
+_CORE_SKEW_S = 2.5e-3
 
 # What the headers of Ethernet, IP and TCP leave of a link's rate.
 _PAYLOAD = 0.94
@@ -123,7 +125,7 @@ def emulated_machines(name: str, emulation: Emulation) -> Cluster:
                 size=emulation.nodes,
                 bytes_per_s=rate,
                 latency_s=_LOOPBACK_LATENCY_S * crowding,
-                overlap=_LOOPBACK_OVERLAP if bits_per_s is None else 1.0,
+                overlap=LOOPBACK_OVERLAP if bits_per_s is None else 1.0,
             ),
         ),
         source="not measured: this machine's memory, ordinary rates, emulated links",
@@ -140,7 +142,7 @@ def _inside(kind: str, per_node: int) -> Level:
         size=per_node,
         bytes_per_s=_LOOPBACK_BYTES_PER_S / crowding,
         latency_s=_LOOPBACK_LATENCY_S * crowding,
-        overlap=_LOOPBACK_OVERLAP,
+        overlap=LOOPBACK_OVERLAP,
     )
 
 
@@ -151,6 +153,7 @@ def _share_of_cores(per_node: int) -> Device:
         flops_per_s=_CORE_FLOPS_PER_S * cores,
         memory_bytes=memory_bytes() // per_node,
         memory_bytes_per_s=_CORE_MEMORY_BYTES_PER_S * cores,
+        skew_s=_CORE_SKEW_S * max(1.0, 1 / cores),
     )
 
 

@@ -7,6 +7,7 @@ others are as busy.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,17 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+from syncline.cluster.collectives import ring_terms
 from syncline.cluster.fitting import LinkSample, fit_link
-from syncline.cluster.machine import device_name, machine_id, memory_bytes_per_rank
-from syncline.cluster.probe_points import PROBED, LinkGroup, collective_point, matmul_point, stream_point
+from syncline.cluster.machine import LOOPBACK_OVERLAP, device_name, machine_id, memory_bytes_per_rank
+from syncline.cluster.probe_points import (
+    PROBED,
+    LinkGroup,
+    collective_point,
+    interrupted_point,
+    matmul_point,
+    stream_point,
+)
 from syncline.cluster.probe_report import LinkReport, ProbeReport
 from syncline.cluster.rank import Rank
 from syncline.cluster.timing import Announce, Pace, Point, slowest, time_points
@@ -37,6 +46,9 @@ class ProbeSettings:
     message_bytes: tuple[int, ...] = (4 << 10, 64 << 10, 512 << 10, 4 << 20, 48 << 20)
     """Sizes of the largest buffer of a collective; the last does not fit into caches, as gradients do not."""
     pace: Pace = field(default_factory=Pace)
+    skew_size: int = 640
+    """Rows of the matrices between whose products ranks meet: some milliseconds on a core."""
+    skew_pace: Pace = field(default_factory=lambda: Pace(budget_s=0.5, min_repeats=20))
 
     @classmethod
     def thorough(cls, kind: str) -> ProbeSettings:
@@ -54,6 +66,7 @@ class ProbeSettings:
             stream_bytes=16 << 20,
             message_bytes=(4 << 10, 256 << 10, 1 << 20),
             pace=Pace(rounds=1, budget_s=0.01, min_repeats=3, max_repeats=20),
+            skew_pace=Pace(rounds=2, budget_s=0.3, min_repeats=10),
         )
 
 
@@ -86,10 +99,12 @@ def probe_cluster(
     links = _link_figures(seconds[len(device_points) :], groups, settings)
     for group in groups:
         dist.destroy_process_group(group.handle)
+    levels = tuple(_level(link, device) for link in links)
+    skew_s = _skew_s(device, levels, settings) if levels else 0.0
     cluster = Cluster(
         name=name,
-        device=measured,
-        levels=tuple(_level(link) for link in links),
+        device=dataclasses.replace(measured, skew_s=skew_s),
+        levels=levels,
         measured=True,
         source=f"measured by syncline probe; nodes: {rank.nodes}, ranks on each: {rank.local_world_size}",
     )
@@ -176,12 +191,29 @@ def _link_figures(
     return tuple(reports)
 
 
-def _level(link: LinkReport) -> Level:
+def _skew_s(device: torch.device, levels: Sequence[Level], settings: ProbeSettings) -> float:
+    """What a small collective between computations takes, less those and its own time when nobody is late."""
+    alone, between = time_points(
+        [
+            matmul_point(settings.skew_size, torch.float32, device),
+            interrupted_point(settings.skew_size, device),
+        ],
+        device,
+        settings.skew_pace,
+        lambda what, done, parts: None,
+    )
+    steps, _ = ring_terms("all_reduce", dist.get_world_size())
+    return _rounded(max(0.0, between - alone - steps * max(level.latency_s for level in levels)))
+
+
+def _level(link: LinkReport, device: torch.device) -> Level:
+    is_loopback = device.type == "cpu" and link.level == NODE_LEVEL
     return Level(
         name=link.level,
         size=link.samples[0].members,
         bytes_per_s=_rounded(link.fit.bytes_per_s),
         latency_s=_rounded(link.fit.latency_s),
+        overlap=LOOPBACK_OVERLAP if is_loopback else 1.0,
         slowdown=link.fit.slowdown,
     )
 

@@ -35,6 +35,22 @@ def matmul_point(size: int, dtype: torch.dtype, device: torch.device) -> Point:
     )
 
 
+def interrupted_point(size: int, device: torch.device) -> Point:
+    """A product of square matrices, and a collective of all ranks that sends next to nothing."""
+
+    def build() -> Callable[[], object]:
+        left, right, out = (torch.rand(size, size, device=device) for _ in range(3))
+        small = torch.zeros(16, device=device)
+
+        def work() -> None:
+            torch.mm(left, right, out=out)
+            dist.all_reduce(small)
+
+        return work
+
+    return Point(label="ranks that wait for each other", build=build, sustained=True)
+
+
 def stream_point(nbytes: int, device: torch.device) -> Point:
     """The triad a = b + s·c of the STREAM benchmark: two reads and a write of so many bytes each."""
 

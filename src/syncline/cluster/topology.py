@@ -42,6 +42,9 @@ class Device:
     """Reads and writes together."""
     flops_per_s_bf16: float | None = None
     """Matrix products in bfloat16, where the device has a faster unit for them (or none, and is slower)."""
+    skew_s: float = 0.0
+    """How long devices wait for each other, on average, where a collective interrupts their computing: cores
+    that also run everything else are never quite in step."""
 
     def __post_init__(self) -> None:
         _require_positive("flops_per_s of the device", self.flops_per_s, "FLOP per second")
@@ -49,6 +52,8 @@ class Device:
         _require_positive("memory_bytes_per_s of the device", self.memory_bytes_per_s, "bytes per second")
         if self.flops_per_s_bf16 is not None:
             _require_positive("flops_per_s_bf16 of the device", self.flops_per_s_bf16, "FLOP per second")
+        if not (math.isfinite(self.skew_s) and self.skew_s >= 0):
+            raise ClusterError(f"skew_s of the device is {self.skew_s}; it must be seconds, 0 or more.")
 
     def matmul_flops_per_s(self, element_bytes: int) -> float:
         """The rate of matrix products on elements of 2 bytes (bfloat16) or wider ones."""
