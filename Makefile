@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint unit clean
+.PHONY: demo test lint unit exactness clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -21,6 +21,10 @@ lint: $(VENV)/.installed
 unit: $(VENV)/.installed
 	@$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -q -n auto --dist loadgroup
+
+# Random plans of every built-in model on 4 ranks: ten minutes on two cores, so not part of `test`.
+exactness: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -n auto -m thorough
 
 # A torch that is installed for this Python already is used; else the pinned one comes into the environment.
 $(VENV)/.torch:
