@@ -35,7 +35,7 @@ from syncline.launch.emulated import launch_emulated, parse_emulation
 from syncline.launch.local import launch_local
 
 RANKS = 2
-WARM_UP_ROUNDS = 2
+WARM_UP_STEPS = 2
 TURN_S, MOST_STEPS = 0.5, 24
 """A turn is as many steps as take about so long: single short ones are mostly noise."""
 
@@ -160,9 +160,9 @@ def _take_turns(
 ) -> dict[str, list[float]]:
     """Seconds a step of each contender by turn."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(WARM_UP_ROUNDS):
-        warm = {name: _turn(contender, 1) for name, contender in contenders.items()}
-    steps = torch.tensor(min(MOST_STEPS, max(1, round(TURN_S / warm[base]))), device=device)
+    for contender in contenders.values():
+        _turn(contender, WARM_UP_STEPS)
+    steps = torch.tensor(min(MOST_STEPS, max(1, round(TURN_S / _turn(contenders[base], 1)))), device=device)
     dist.broadcast(steps, 0)
     for number in range(rounds):
         for name in list(contenders) if number % 2 else list(reversed(contenders)):
