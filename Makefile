@@ -20,7 +20,7 @@ lint: $(VENV)/.installed
 # Tests start hundreds of processes: compiled once, each starts a second sooner.
 unit: $(VENV)/.installed
 	@$(BIN)/python -m compileall -q src tests
-	$(BIN)/python -m pytest -q -n auto --dist loadgroup
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 # Random plans of every built-in model on 4 ranks: ten minutes on two cores, so not part of `test`.
 exactness: $(VENV)/.installed

@@ -13,7 +13,7 @@ from command import SYNCLINE, run_command
 from syncline.benchmark.row import read_rows
 from syncline.cli.app import run
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("bench")]
+pytestmark = pytest.mark.timeout(300)
 
 HERE = Path(__file__).parent
 SUITE = """

@@ -13,7 +13,7 @@ from command import SYNCLINE, is_alive, run_command, started, wait_until
 from syncline.cli.app import run as run_here
 from syncline.training.export import read_weights
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("local runs")]
+pytestmark = pytest.mark.timeout(300)
 
 PROGRAMS = Path(__file__).parent
 SETTINGS = (

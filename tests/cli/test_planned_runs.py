@@ -31,8 +31,8 @@ def net():
 def other():
     return Workload(model=nn.Linear(8, 4), input=InputSpec(kind="features", shape=(8,), classes=4))
 """
-STEPS = 400
-SETTINGS = f"batch = 8\nsteps = {STEPS}\n[checkpoint]\nevery = 50\nkeep = 1\n"
+STEPS = 120
+SETTINGS = f"batch = 8\nsteps = {STEPS}\n[checkpoint]\nevery = 20\nkeep = 1\n"
 PLAN = ("plan", "own:net", "--batch", "8", "--config", "fast.toml", "--cluster")
 TRAIN = ("train", "own:net", "--config", "settings.toml", "--ranks", "2", "--plan", "1x2.json")
 

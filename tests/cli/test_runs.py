@@ -14,7 +14,7 @@ import torch
 from command import SYNCLINE, TORCHRUN, is_alive, run_command, started, wait_until
 from syncline.training.export import read_weights
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("runs")]
+pytestmark = pytest.mark.timeout(300)
 
 PROGRAMS = Path(__file__).parent
 STEPS = 12
