@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from syncline.strategies.local.queues import WAIT_MARK
 from syncline.training.inspection.spans import Spans, join, within
 
 STEP_MARK, DATA_MARK = "syncline.step", "syncline.data"
 _COLLECTIVE = re.compile(r"_?c10d\w*::")
 _OP = re.compile(r"(?!_?c10d|autograd::|torch::autograd)\w+::")
-_IN_FLIGHT = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel")
+_IN_FLIGHT = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel", WAIT_MARK)
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _US = 1e-6
 
