@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,7 @@ from syncline.graph.space import DimKind
 from syncline.planning.axes import SearchAxes
 from syncline.planning.choices import UNUSED, input_states, output_states
 from syncline.planning.plan import Axis, Plan
-from syncline.planning.states import redistribute_s
+from syncline.planning.states import PARTIAL, WHOLE, redistribute_s
 from syncline.planning.states import whole_for_partial as whole_states
 from syncline.strategies.planned.layout import Layout
 
@@ -57,6 +57,9 @@ class GraphLayouts:
     shared: dict[int, Layout] = field(default_factory=dict)
     """For tensors that ops want in several layouts, the one in which it lies between them: as an op's input,
     so that where it says PARTIAL gradients are added up before they are reduced."""
+    unreduced: dict[int, Layout] = field(default_factory=dict)
+    """For views of parameters, the layout of the one op that uses them: summands of the gradient pass through
+    the view, and are reduced with those of other parameters."""
 
     def wanted(self, tensor: int) -> tuple[Layout, ...]:
         """The different layouts in which ops want a tensor."""
@@ -73,7 +76,7 @@ def lay_out(graph: OpGraph, plan: Plan) -> GraphLayouts:
     """The layouts of all tensors under a plan that was checked for the graph."""
     ops = tuple(_op_layouts(op, plan) for op in graph.ops)
     made = {tensor: layout for one in ops for tensor, layout in zip(one.op.outputs, one.outputs, strict=True)}
-    found = GraphLayouts(graph, plan.axes, ops, made)
+    found = _let_sums_through(GraphLayouts(graph, plan.axes, ops, made))
     axes = _nominal(plan.axes)
     for tensor in graph.tensors:
         wanted = found.wanted(tensor.id)
@@ -85,6 +88,27 @@ def lay_out(graph: OpGraph, plan: Plan) -> GraphLayouts:
         if best is not None:
             found.shared[tensor.id] = best
     return found
+
+
+def _let_sums_through(layouts: GraphLayouts) -> GraphLayouts:
+    """With summands of gradients passing through views of parameters, where nothing stands in their way."""
+    unreduced = {}
+    ops = list(layouts.ops)
+    for one in layouts.ops:
+        wanted = layouts.wanted(one.op.outputs[0]) if _views_parameter(one, layouts.graph) else ()
+        if len(wanted) == 1 and PARTIAL in wanted[0] and {*wanted[0]} <= {PARTIAL, WHOLE}:
+            unreduced[one.op.outputs[0]] = wanted[0]
+            ops[one.op.id] = replace(one, inputs=(wanted[0],))
+    return replace(layouts, ops=tuple(ops), unreduced=unreduced)
+
+
+def _views_parameter(one: OpLayouts, graph: OpGraph) -> bool:
+    """Whether an op is the whole view of a parameter that nothing else uses."""
+    op = one.op
+    if not op.is_view or one.split or len(op.inputs) != 1 or len(op.outputs) != 1:
+        return False
+    tensor = graph.tensors[op.inputs[0]]
+    return tensor.kind is TensorKind.PARAMETER and len(graph.consumers[tensor.id]) == 1
 
 
 def _op_layouts(op: Op, plan: Plan) -> OpLayouts:

@@ -126,6 +126,8 @@ class SegmentWriter:
             return ("constant", tensor), (WHOLE,) * len(self._setting.rows), False
         described = self._builder.graph.tensors[tensor]
         if described.kind is TensorKind.ACTIVATION:
+            if tensor in self._layouts.unreduced:
+                return ("made", tensor), self._layouts.unreduced[tensor], True
             shared = self._layouts.shared.get(tensor)
             if shared is not None:
                 return ("shared", tensor), shared, True
