@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint unit exactness clean
+.PHONY: demo test lint unit thorough clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -22,9 +22,9 @@ unit: $(VENV)/.installed
 	@$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
-# Random plans of every built-in model on 4 ranks: ten minutes on two cores, so not part of `test`.
-exactness: $(VENV)/.installed
-	$(BIN)/python -m pytest -q -n auto -m thorough
+# What `test` leaves out to stay short: random plans of every model, and more ways for runs to fail.
+thorough: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m thorough
 
 # A torch that is installed for this Python already is used; else the pinned one comes into the environment.
 $(VENV)/.torch:

@@ -32,7 +32,9 @@ class RankPool:
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
-        context = multiprocessing.get_context("spawn")
+        # Ranks are forked from a process that has imported already what takes seconds to import.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "syncline.training.rank", "syncline.strategies.registry"])
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
         for rank in range(world_size):
@@ -132,7 +134,11 @@ def _run(rank: int, world_size: int, path: list[str], job: bytes) -> Any:
     try:
         # A rank that is done before another has connected would break that one's connection.
         dist.barrier()
-        return function(*arguments)
+        result = function(*arguments)
+        # Nor may it leave while another still reads what it has sent.
+        if dist.is_initialized():
+            dist.barrier()
+        return result
     finally:
         dist.destroy_process_group()
         _drop_groups()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from command import SYNCLINE, is_alive, run_command, started, wait_until
+from made_once import made_once
 from syncline.cli.app import run as run_here
 from syncline.training.export import read_weights
 
@@ -45,10 +46,12 @@ def read_metrics(folder):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("straight")
-    ended = run(*TRAIN, "--steps", "12", folder=folder)
-    assert ended.returncode == 0, ended.stderr
-    return folder, ended
+    def make(folder):
+        ended = run(*TRAIN, "--steps", "12", folder=folder)
+        assert ended.returncode == 0, ended.stderr
+        return folder, ended
+
+    return made_once(tmp_path_factory, "straight-local-run", make)
 
 
 def test_says_what_it_does_and_measures_the_model(straight):
@@ -83,6 +86,7 @@ def test_goes_on_exactly_and_with_other_blocks(straight, tmp_path, monkeypatch):
     assert "step-00000012 has no heads for some of these blocks: they start anew" in ended.stderr
 
 
+@pytest.mark.thorough
 def test_a_killed_stage_ends_the_run(tmp_path):
     (tmp_path / "settings.toml").write_text(SETTINGS)
     with started(*TRAIN, folder=tmp_path, paths=(PROGRAMS,)) as process:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from command import SYNCLINE, TORCHRUN, is_alive, run_command, started, wait_until
+from made_once import made_once
 from syncline.training.export import read_weights
 
 pytestmark = pytest.mark.timeout(300)
@@ -53,8 +54,11 @@ def folder(tmp_path):
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     """The folder of an undisturbed run, and what its command showed."""
-    folder = new_folder(tmp_path_factory.mktemp("straight"))
-    return folder / "run", run(*TRAIN, "--json", folder=folder)
+
+    def make(folder):
+        return folder / "run", run(*TRAIN, "--json", folder=new_folder(folder))
+
+    return made_once(tmp_path_factory, "straight-run", make)
 
 
 @pytest.fixture
@@ -143,7 +147,7 @@ def test_export_loads_into_the_plain_model(straight, own_weights, tmp_path):
     import_module("own_models").Net().load_state_dict(weights, strict=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)])
 def test_a_stopped_run_goes_on_exactly(number, folder, straight, own_weights):
     (folder / "pace").write_text("0.2")
     with started(*TRAIN, folder=folder, paths=(PROGRAMS,)) as process:
@@ -181,6 +185,7 @@ def test_a_killed_rank_ends_the_run(folder):
     assert json.loads((folder / "run" / "summary.json").read_text())["status"] == "failed"
 
 
+@pytest.mark.thorough
 def test_the_error_of_the_first_failing_rank_is_shown(folder):
     (folder / "raise").write_text("3")
     ended = run(*TRAIN, folder=folder)
@@ -205,6 +210,7 @@ def test_a_restarted_run_ends_like_an_undisturbed_one(folder, straight, own_weig
     assert_same_run(folder / "run", straight[0], own_weights)
 
 
+@pytest.mark.thorough
 def test_no_rank_outlives_its_launcher(folder):
     (folder / "pace").write_text("0.1")
     with started(*START, folder=folder, paths=(PROGRAMS,)) as process:

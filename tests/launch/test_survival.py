@@ -89,8 +89,10 @@ def test_a_node_comes_back(tmp_path, capfd):
 
 @pytest.mark.parametrize(
     ("strategy", "dies"),
-    [("daso:warm-up=4,cool-down=4,review-every=20", {"1": 60}), (SURVIVING, {"0": 60})],
-    ids=["stop", "first node"],
+    [
+        pytest.param("daso:warm-up=4,cool-down=4,review-every=20", {"1": 60}, id="stop"),
+        pytest.param(SURVIVING, {"0": 60}, id="first node", marks=pytest.mark.thorough),
+    ],
 )
 def test_the_run_ends_with_an_error(strategy, dies, tmp_path):
     with pytest.raises(RankFailedError, match="was killed by SIGKILL"):

@@ -42,7 +42,6 @@ def train(strategy: str, node_size: int, steps: int, optimizer: Any) -> Any:
     [
         (BLOCKING, sgd),
         (BLOCKING, adam),
-        (f"{BLOCKING},inside=sharded", sgd),
         (f"{BLOCKING},inside=sharded", adam),
         # Averages weights, not gradients: equal for linear optimizers only.
         ("local-sgd:sync-every=1", sgd),

@@ -35,8 +35,19 @@ RATES = {
     "llama-7b:size=tiny,layers=1,seq=16": 1e-2,
     "llama-70b:size=tiny,layers=1,seq=16": 1e-2,
 }
-ALWAYS = ("mlp:size=tiny", "gpt2-tiny:layers=1,seq=16")
-"""Models that are tried on four ranks too in each run of the tests; `make exactness` tries all."""
+ALWAYS = {
+    1: (
+        "mlp:size=tiny",
+        "alexnet:size=tiny",
+        "resnet110:size=tiny,depth=8,image=8",
+        "rnnlm:size=tiny,seq=8,width=32",
+        "transformer:size=tiny,layers=1,seq=8",
+        "gpt2-tiny:layers=1,seq=16",
+        "llama-70b:size=tiny,layers=1,seq=16",
+    ),
+    2: ("gpt2-tiny:layers=1,seq=16",),
+}
+"""Models that each run of the tests tries on so many nodes; `make thorough` tries all."""
 ODD_OPS = 8
 SEEDS = st.lists(st.integers(0, 2**32 - 1), min_size=5, max_size=5, unique=True)
 """Several plans at a time: starting ranks and their groups takes longer than training."""
@@ -97,16 +108,18 @@ def check_plans(
     check()
 
 
-@pytest.mark.parametrize("model", RATES)
+def models_on(nodes: int) -> list:
+    thorough = pytest.mark.thorough
+    return [model if model in ALWAYS[nodes] else pytest.param(model, marks=thorough) for model in RATES]
+
+
+@pytest.mark.parametrize("model", models_on(1))
 def test_random_plans_on_two_ranks_equal_one_device(model, run_ranks):
     training = Training(model, 10, RATES[model])
     check_plans(training, run_ranks, odd_ops=ODD_OPS, loss_bound=1e-5, bound=1e-4)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [model if model in ALWAYS else pytest.param(model, marks=pytest.mark.thorough) for model in RATES],
-)
+@pytest.mark.parametrize("model", models_on(2))
 def test_random_plans_on_two_nodes_of_two_ranks_equal_one_device(model, run_ranks):
     training = Training(model, 10, RATES[model], nodes=2)
     check_plans(training, run_ranks, odd_ops=ODD_OPS, loss_bound=1e-5, bound=1e-4)
@@ -122,7 +135,7 @@ def test_many_layers_of_batch_norm_equal_one_device(model, nodes, run_ranks):
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("model", ALWAYS)
+@pytest.mark.parametrize("model", ["mlp:size=tiny", "gpt2-tiny:layers=1,seq=16"])
 def test_plans_that_split_every_op_by_chance_equal_one_device(model, nodes, run_ranks):
     exact = Training(model, 1, RATES[model], double=True, nodes=nodes)
     check_plans(exact, run_ranks, odd_ops=None, loss_bound=1e-6, bound=1e-8)

@@ -19,7 +19,7 @@ from syncline.workloads.workload import Workload
 
 pytest.importorskip("transformers", reason="the extra 'transformers' is not installed")
 
-MODELS = ["gpt2", "llama", "bert", "vit", "resnet"]
+MODELS = ["gpt2", "llama", "bert", "vit"]
 BATCH = 8
 STEPS = 3
 
@@ -81,7 +81,7 @@ def _train(name: str, strategy: str | Plan) -> list[float]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, pytest.param("resnet", marks=pytest.mark.thorough)])
 def test_a_model_of_transformers_trains_by_plans(name, run_ranks):
     model = small_model(name).train()
     loss = loss_function(Workload(model=model))
