@@ -32,9 +32,7 @@ class RankPool:
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
-        # Ranks are forked from a process that has imported already what takes seconds to import.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "syncline.training.rank", "syncline.strategies.registry"])
+        context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
         for rank in range(world_size):

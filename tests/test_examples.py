@@ -47,6 +47,7 @@ def test_a_rank_that_is_done_waits_for_those_that_read_what_it_sent(tmp_path):
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.thorough
 def test_own_model(tmp_path):
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     model = "examples.own_model:build"

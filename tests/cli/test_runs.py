@@ -221,6 +221,7 @@ def test_no_rank_outlives_its_launcher(folder):
         wait_until(lambda: not any(map(is_alive, ranks)), "the end of the ranks", timeout_s=10)
 
 
+@pytest.mark.thorough
 def test_torchrun_restarts_from_the_last_checkpoint(folder, straight, own_weights):
     (folder / "die").write_text("7")
     (folder / "pace").write_text("0.2")
