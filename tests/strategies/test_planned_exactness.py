@@ -9,9 +9,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from strategies.planned_runs import Training, graph_of, make_job, sharing_all, step_by, train, whole_state
-from strategies.random_plans import random_plan
+from strategies.random_plans import data_plan, random_plan
 from syncline.graph.opgraph import OpGraph
 from syncline.planning.plan import Plan
 from syncline.strategies.protocol import TrainStep
@@ -143,3 +144,21 @@ def test_plans_that_split_every_op_by_chance_equal_one_device(model, nodes, run_
 
 def test_every_model_is_tried():
     assert {model.partition(":")[0] for model in RATES} == BUILTIN_MODELS.keys()
+
+
+def first_calls(training: Training, graph: OpGraph) -> tuple[int, int]:
+    """When a step's first all-reduce and its first product of matrices begin, in the order of all calls."""
+    step = step_by(data_plan(graph, nodes=1, per_node=2), graph, training)
+    train(step, training)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        train(step, training)
+    calls = sorted(profiled.profiler.function_events, key=lambda call: call.time_range.start)
+    names = [call.name for call in calls]
+    return names.index("c10d::allreduce_"), names.index("aten::mm")
+
+
+def test_what_is_known_early_is_exchanged_early(run_ranks):
+    """How many targets the mean of the loss is over is known before the first layer."""
+    training = Training("gpt2-tiny:layers=1,seq=16", 1)
+    for exchange, product in run_ranks(first_calls, 2, training, graph_of(training.model)):
+        assert exchange < product

@@ -13,7 +13,7 @@ from syncline._torch_compat import OpOverload, schema_arguments, schema_returns
 from syncline.graph.local import LocalOp, localise, run_local
 from syncline.graph.opgraph import Op, TensorRef, resolve
 from syncline.graph.shards import Part
-from syncline.strategies.planned.kernels import OpShard, exchange_kernel
+from syncline.strategies.planned.kernels import OpShard, early_start, exchange_kernel
 from syncline.strategies.planned.layouts import OpLayouts
 from syncline.strategies.planned.randomness import RandomStreams
 from syncline.strategies.planned.ranks import LiveMesh
@@ -29,6 +29,18 @@ class ShardedOp(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The op's outputs."""
         return self._run(*inputs)
+
+
+class EarlyOp(nn.Module):
+    """What an op begins before its turn."""
+
+    def __init__(self, start: Callable[..., Any]) -> None:
+        super().__init__()
+        self._start = start
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """What the op takes to go on."""
+        return self._start(*inputs)
 
 
 class Recomputing:
@@ -48,17 +60,36 @@ class OpEmitter:
         self.has_random = False
 
     def emit(
-        self, graph: fx.Graph, modules: dict[str, nn.Module], layouts: OpLayouts, inputs: Sequence[fx.Node]
+        self,
+        graph: fx.Graph,
+        modules: dict[str, nn.Module],
+        layouts: OpLayouts,
+        inputs: Sequence[fx.Node],
+        *,
+        early: bool = False,
     ) -> list[fx.Node]:
-        """The nodes of an op's outputs."""
+        """The nodes of an op's outputs.
+
+        Args:
+            graph: Where they are written.
+            modules: What the graph calls, by name; what this op needs is added.
+            layouts: The op, and how it is split.
+            inputs: The nodes of its inputs.
+            early: Have an `EarlyOp` begin what can begin before the op's turn, for the caller to pull up.
+        """
         op = layouts.op
         parts = self._parts(layouts)
-        local = None if layouts.exchanges else localise(op, parts)
+        local = _without_exchange(layouts, parts)
         if local is not None and _is_plain(local) and not op.space.random and not op.updates:
             return _call(graph, op, local, inputs, self._mesh.device)
         run = self._kernel(layouts, parts, local)
         name = f"op_{op.id}"
         modules[name] = ShardedOp(run)
+        begun = early_start(self._shard(layouts, parts)) if early and local is None else None
+        if begun is not None:
+            modules[f"early_{op.id}"] = EarlyOp(begun.start)
+            taken = tuple(inputs[place] for place in begun.places)
+            inputs = [*inputs, graph.call_module(f"early_{op.id}", taken)]
         result = graph.call_module(name, tuple(inputs))
         return [graph.call_function(operator.getitem, (result, place)) for place in range(len(op.outputs))]
 
@@ -73,8 +104,8 @@ class OpEmitter:
         self, layouts: OpLayouts, parts: Mapping[int, Part], local: LocalOp | None
     ) -> Callable[..., tuple[Tensor, ...]]:
         op = layouts.op
-        if local is None or local.divide_by_valid:
-            run = exchange_kernel(OpShard(op=op, parts=parts, groups=self._groups(layouts)))
+        if local is None:
+            run = exchange_kernel(self._shard(layouts, parts))
         else:
             kept = _on_device(local, self._mesh.device)
             run = lambda *inputs: run_local(kept, inputs)  # noqa: E731
@@ -84,11 +115,11 @@ class OpEmitter:
             run = self._seeded(layouts, run)
         return run
 
-    def _groups(self, layouts: OpLayouts) -> Callable[[frozenset[int]], Any]:
+    def _shard(self, layouts: OpLayouts, parts: Mapping[int, Part]) -> OpShard:
         def group(dims: frozenset[int]) -> Any:
             return self._mesh.group(tuple(sorted(axis for dim in dims for axis in layouts.split[dim])))
 
-        return group
+        return OpShard(op=layouts.op, parts=parts, groups=group)
 
     def _seeded(
         self, layouts: OpLayouts, run: Callable[..., tuple[Tensor, ...]]
@@ -121,8 +152,14 @@ def call_whole(op: Op, inputs: Sequence[Tensor], device: torch.device) -> tuple[
     return run_local(local, inputs)
 
 
+def _without_exchange(layouts: OpLayouts, parts: Mapping[int, Part]) -> LocalOp | None:
+    """The op at its local sizes; None if its ranks have to exchange something inside it."""
+    local = None if layouts.exchanges else localise(layouts.op, parts)
+    return None if local is None or local.divide_by_valid else local
+
+
 def _is_plain(local: LocalOp) -> bool:
-    return local.scale == 1.0 and not local.silenced and local.lookup is None and not local.divide_by_valid
+    return local.scale == 1.0 and not local.silenced and local.lookup is None
 
 
 def _on_device(local: LocalOp, device: torch.device) -> LocalOp:

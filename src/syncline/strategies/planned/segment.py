@@ -13,6 +13,7 @@ from syncline.graph.opgraph import Op, TensorKind
 from syncline.planning.states import WHOLE
 from syncline.strategies.planned.layout import Layout, whole_for_partial
 from syncline.strategies.planned.layouts import OpLayouts
+from syncline.strategies.planned.ops import EarlyOp
 from syncline.strategies.planned.parameters import PlacedParameter
 from syncline.strategies.planned.program import Key, Segment, compile_module
 from syncline.strategies.planned.redistribute import Redistribution
@@ -59,6 +60,7 @@ class SegmentWriter:
 
     def finish(self, needed: Collection[Key], *, optimise: bool) -> Segment:
         """The segment, giving those of its values that are needed."""
+        self._pull_early_ops_up()
         gives = tuple(key for key in self._made if key in needed)
         self._graph.output(tuple(self._nodes[key] for key in gives))
         module = fx.GraphModule(self._modules, self._graph)
@@ -73,7 +75,10 @@ class SegmentWriter:
             outputs = self._write_with_weights(layouts, weights)
         else:
             inputs = [self._fetch(tensor, layouts.inputs[place]) for place, tensor in enumerate(op.inputs)]
-            outputs = self._builder.emitter.emit(self._graph, self._modules, layouts, inputs)
+            emit = self._builder.emitter.emit
+            # What begins early gives no tensor, which torch.compile could not pass on.
+            early = not self._setting.optimise
+            outputs = emit(self._graph, self._modules, layouts, inputs, early=early)
         for tensor, node in zip(op.outputs, outputs, strict=True):
             self._add(("made", tensor), node)
             shared = self._layouts.shared.get(tensor)
@@ -103,6 +108,19 @@ class SegmentWriter:
         return [
             self._graph.call_function(operator.getitem, (result, place)) for place in range(len(op.outputs))
         ]
+
+    def _pull_early_ops_up(self) -> None:
+        """Begin what may begin early as soon as its inputs are there, if those are made of nothing but the
+        segment's own by plain ops."""
+        begun = [node for node in self._graph.nodes if isinstance(self._modules.get(node.target), EarlyOp)]
+        for node in begun:
+            needed = _plain_ancestors(node)
+            if needed is None or self._last_taken is None:
+                continue
+            last = self._last_taken
+            for one in [*(other for other in self._graph.nodes if other in needed), node]:
+                last.append(one)
+                last = one
 
     def _temporary(self, tensor: int) -> PlacedParameter | None:
         described = self._builder.graph.tensors[tensor]
@@ -173,3 +191,18 @@ class SegmentWriter:
     def _add(self, key: Key, node: fx.Node) -> None:
         self._nodes[key] = node
         self._made.append(key)
+
+
+def _plain_ancestors(node: fx.Node) -> set[fx.Node] | None:
+    """All nodes that a node is made of but for placeholders; None if one of them is more than a plain op."""
+    found: set[fx.Node] = set()
+    waiting = list(node.all_input_nodes)
+    while waiting:
+        one = waiting.pop()
+        if one.op == "placeholder" or one in found:
+            continue
+        if one.op != "call_function":
+            return None
+        found.add(one)
+        waiting += one.all_input_nodes
+    return found

@@ -7,14 +7,14 @@ as the logits is made forward; backward makes their gradient alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from syncline.graph.opgraph import resolve
+from syncline.graph.opgraph import TensorRef, resolve
 from syncline.graph.shards import Part
 from syncline.graph.space import DimKind
 from syncline.strategies.planned.kernels.exchange import (
@@ -24,7 +24,7 @@ from syncline.strategies.planned.kernels.exchange import (
     statistics_dtype,
     summed,
 )
-from syncline.strategies.planned.kernels.shard import Kernel, OpShard
+from syncline.strategies.planned.kernels.shard import EarlyStart, Kernel, OpShard
 from syncline.strategies.planned.kernels.softmax import common_scale, exponentials
 
 _NONE, _MEAN = 0, 1
@@ -67,29 +67,55 @@ def class_loss(shard: OpShard) -> Kernel:
     )
     whole = resolve(op.target)
 
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+    def run(*inputs: Any) -> tuple[Tensor, ...]:
         given = shard.fill(inputs)
+        counted = inputs[len(op.inputs)] if len(inputs) > len(op.inputs) else None
         x, target, weight = given["self"], given["target"], given["weight"]
         # Which type the result has is torch's to say: autocast has lists of its own for each device.
         dtype = whole(x.new_zeros((1, 1)), target.new_zeros(1)).dtype
         if x.ndim > 1:
-            return (_ClassLoss.apply(x, target, weight, loss, dtype),)
-        result = _ClassLoss.apply(x.unsqueeze(0), target.reshape(1), weight, loss, dtype)
+            return (_ClassLoss.apply(x, target, weight, loss, dtype, counted),)
+        result = _ClassLoss.apply(x.unsqueeze(0), target.reshape(1), weight, loss, dtype, counted)
         return (result.reshape(()),)
 
     return run
 
 
+def start_count(shard: OpShard) -> EarlyStart | None:
+    """Begins to add up how many targets the mean is over: the targets are known before the logits are.
+
+    With class weights or without a mean over shards of the samples there is nothing to add up so early.
+    """
+    arguments = shard.op.arguments
+    group = shard.group(DimKind.SUM)
+    if arguments["reduction"] != _MEAN or arguments["weight"] is not None or group is None:
+        return None
+    inputs = [name for name, value in arguments.items() if isinstance(value, TensorRef)]
+    ignored = arguments["ignore_index"]
+    return EarlyStart((inputs.index("target"),), lambda target: _start_count(target, ignored, group))
+
+
+def _start_count(target: Tensor, ignored: int, group: Group) -> Callable[[], Tensor]:
+    return start_sum((target != ignored).sum(), group)
+
+
 class _ClassLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, target: Tensor, weight: Tensor | None, loss: _Loss, dtype: torch.dtype
+        ctx: Any,
+        x: Tensor,
+        target: Tensor,
+        weight: Tensor | None,
+        loss: _Loss,
+        dtype: torch.dtype,
+        counted: Callable[[], Tensor] | None,
     ) -> Tensor:
         kind = statistics_dtype(x.dtype)
         weight = None if weight is None else weight.detach().to(kind)
         share = (target != loss.ignored).to(kind)
         averaged = loss.reduction == _MEAN
-        counted = start_sum(share.sum(), loss.sample_group) if averaged and weight is None else None
+        if counted is None and averaged and weight is None:
+            counted = _start_count(target, loss.ignored, loss.sample_group)
         rows = _exchanged(x.detach(), target, weight, loss)
         ctx.smooth_share, ctx.weight_sum = share, _weight_sum(weight, loss)
         if weight is not None:
@@ -101,7 +127,7 @@ class _ClassLoss(torch.autograd.Function):
             losses.add_(smooth, alpha=loss.smoothing / loss.classes)
         # Rows that are ignored may be anything, even infinite.
         losses.masked_fill_(target == loss.ignored, 0)
-        ctx.count = None if counted is None else counted()
+        ctx.count = None if counted is None else counted().to(kind)
         ctx.loss, ctx.weight, ctx.share = loss, weight, share
         ctx.save_for_backward(x, target, rows.top, rows.total)
         if loss.reduction == _NONE:
@@ -124,10 +150,7 @@ class _ClassLoss(torch.autograd.Function):
             found = torch.zeros_like(x)
             return (
                 found.scatter_(1, index.unsqueeze(1), removed.unsqueeze(1).to(x.dtype)),
-                None,
-                None,
-                None,
-                None,
+                *(None,) * 5,
             )
         factor = (on_target + on_all * ctx.weight_sum) / total
         found = torch.empty_like(x)
@@ -137,7 +160,7 @@ class _ClassLoss(torch.autograd.Function):
                 block.sub_(_by_class(ctx.weight, block) * on_all[span].unsqueeze(1))
             block.scatter_add_(1, index[span].unsqueeze(1), removed[span].unsqueeze(1))
             found[span] = block
-        return found, None, None, None, None
+        return found, *(None,) * 5
 
 
 @dataclass(slots=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from syncline.strategies.planned.kernels.batch_norm import batch_norm
-from syncline.strategies.planned.kernels.class_loss import class_loss
+from syncline.strategies.planned.kernels.class_loss import class_loss, start_count
 from syncline.strategies.planned.kernels.recurrent import recurrent
 from syncline.strategies.planned.kernels.row_norm import layer_norm, rms_norm
-from syncline.strategies.planned.kernels.shard import Kernel, OpShard
+from syncline.strategies.planned.kernels.shard import EarlyStart, Kernel, OpShard
 from syncline.strategies.planned.kernels.softmax import log_softmax, softmax
 
+_CLASS_LOSSES = ("cross_entropy_loss", "nll_loss", "nll_loss_nd")
 _KERNELS: dict[str, Callable[[OpShard], Kernel]] = {
     "softmax": softmax,
     "_softmax": softmax,
@@ -19,7 +20,7 @@ _KERNELS: dict[str, Callable[[OpShard], Kernel]] = {
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
     "batch_norm": batch_norm,
-    **dict.fromkeys(("cross_entropy_loss", "nll_loss", "nll_loss_nd"), class_loss),
+    **dict.fromkeys(_CLASS_LOSSES, class_loss),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrent),
 }
 
@@ -38,3 +39,8 @@ def exchange_kernel(shard: OpShard) -> Kernel:
     if kernel is None:
         raise NotImplementedError(f"{shard.op.name}: {shard.op.target} has no kernel for split dims")
     return kernel(shard)
+
+
+def early_start(shard: OpShard) -> EarlyStart | None:
+    """What the kernel of an op can begin before its turn, if anything."""
+    return start_count(shard) if shard.op.target.split(".")[1] in _CLASS_LOSSES else None

@@ -18,6 +18,16 @@ Kernel = Callable[..., tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyStart:
+    """What a kernel can begin before its op's turn: an exchange about inputs that are known sooner."""
+
+    places: tuple[int, ...]
+    """Which of the op's inputs it takes."""
+    start: Callable[..., Any]
+    """Begins; the kernel takes what it gives as one more input."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpShard:
     """An op, and the share of it that this rank computes."""
 
