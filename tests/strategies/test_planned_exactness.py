@@ -152,7 +152,7 @@ def first_calls(training: Training, graph: OpGraph) -> tuple[int, int]:
     train(step, training)
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         train(step, training)
-    calls = sorted(profiled.profiler.function_events, key=lambda call: call.time_range.start)
+    calls = sorted(profiled.events() or [], key=lambda call: call.time_range.start)
     names = [call.name for call in calls]
     return names.index("c10d::allreduce_"), names.index("aten::mm")
 
