@@ -85,6 +85,7 @@ class _Bucket:
         self.members = members
         self._group = mesh.group(members[0].placing.summed_over, _PURPOSE)
         self._flat: Tensor | None = None
+        self._views: list[Tensor] = []
         self._work: dist.Work | None = None
 
     def start(self) -> None:
@@ -102,17 +103,22 @@ class _Bucket:
 
     def _fill(self) -> Tensor:
         if self._flat is None:
-            first = self.members[0].leaf
-            self._flat = first.new_empty(sum(one.leaf.numel() for one in self.members), requires_grad=False)
-        start = 0
-        for one in self.members:
-            view = self._flat.narrow(0, start, one.leaf.numel()).view_as(one.leaf)
-            start += one.leaf.numel()
-            if one.leaf.grad is None:
+            leaves = [one.leaf for one in self.members]
+            self._flat = leaves[0].new_empty(sum(leaf.numel() for leaf in leaves), requires_grad=False)
+            parts = self._flat.split([leaf.numel() for leaf in leaves])
+            self._views = [part.view_as(leaf) for part, leaf in zip(parts, leaves, strict=True)]
+        given: list[Tensor] = []
+        filled: list[Tensor] = []
+        for one, view in zip(self.members, self._views, strict=True):
+            gradient = one.leaf.grad
+            if gradient is None:
                 view.zero_()
             else:
-                view.copy_(one.leaf.grad)
+                given.append(gradient)
+                filled.append(view)
             one.leaf.grad = view
+        if given:
+            torch._foreach_copy_(filled, given)
         return self._flat
 
 
