@@ -86,8 +86,8 @@ SETTINGS = (
     Setting("local", "resnet110:depth=20,norm=group", 16, EXACT, limit=1 / 0.95),
     Setting("local", "gpt2-small:layers=4,seq=64,dropout=0", 4, EXACT, limit=1 / 0.95),
     Setting("local", "gpt2-medium:layers=2,seq=64,dropout=0", 4, EXACT, limit=1 / 0.95),
-    Setting("local", "llama-7b:size=tiny", 16, EXACT, limit=1 / 0.95),
-    Setting("local", "llama-70b:size=tiny", 16, EXACT, limit=1 / 0.95),
+    Setting("local", "llama-7b:size=tiny,layers=4,width=128,seq=128", 16, EXACT, limit=1 / 0.95),
+    Setting("local", "llama-70b:size=tiny,layers=4,width=128,seq=128", 16, EXACT, limit=1 / 0.95),
 )
 
 
