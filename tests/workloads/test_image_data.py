@@ -30,7 +30,7 @@ FEATURES = InputSpec(kind="features", shape=(64,), classes=10)
 
 def write_idx(path: Path, array: np.ndarray) -> None:
     raw = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    path.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
 
 
 def write_fashion(folder: Path, suffix: str = ".gz", labels: int = 10) -> Path:
@@ -137,12 +137,12 @@ def test_fashion_mnist_missing_names_the_package(monkeypatch: pytest.MonkeyPatch
     ("content", "message"),
     [
         (b"not gzip", "cannot be read"),
-        (gzip.compress(b"\0" * 100), "not an IDX file"),
+        (gzip.compress(b"\0" * 100, mtime=0), "not an IDX file"),
         (
-            gzip.compress(bytes([0, 0, 8, 3]) + struct.pack(">3I", 9, 28, 28) + b"\0" * 5),
+            gzip.compress(bytes([0, 0, 8, 3]) + struct.pack(">3I", 9, 28, 28) + b"\0" * 5, mtime=0),
             "promises 7,056 values",
         ),
-        (gzip.compress(bytes(3000))[:-20], "cannot be read"),
+        (gzip.compress(bytes(3000), mtime=0)[:-20], "cannot be read"),
     ],
 )
 def test_fashion_mnist_broken(tmp_path: Path, content: bytes, message: str) -> None:
