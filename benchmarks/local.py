@@ -8,8 +8,9 @@ schedules gpipe, 1f1b and zero-bubble of `pipeline`, on stages cut at the same p
 micro-batches came to stays in the record, so that it can be measured in parts.
 
 What the formulas of `syncline plan --allow-inexact` say is reported beside it, with f, b, a (forward,
-backward and head of one micro-batch) and u (the optimizer) measured on all ranks at once just before. More
-ranks than cores are oversubscribed, and the record says so.
+backward and head of one micro-batch), u (the optimizer) and c (one activation to the next stage) measured
+just before, f to u on all ranks at once. The cores that compute also carry messages here, so that none of
+them is hidden. More ranks than cores are oversubscribed, and the record says so.
 """
 
 from __future__ import annotations
@@ -110,18 +111,19 @@ def _compare(figures: dict[str, Any], parts: int, schedule: str) -> dict[str, An
 
 def predict(schedule: str, costs: Sequence[dict[str, float]], parts: int) -> float:
     """Seconds of a step, by the formulas of `syncline.planning.staged`."""
-    stages = len(costs)
+    stages, send_s = len(costs), max(one["send_s"] for one in costs)
     busy = [one["forward_s"] + one["backward_s"] for one in costs]
     update = max(one["update_s"] for one in costs)
     if schedule == "local":
         slowest = max(
-            parts * (b + one["head_s"]) + one["update_s"] for b, one in zip(busy, costs, strict=True)
+            parts * (b + one["head_s"] + send_s) + one["update_s"] for b, one in zip(busy, costs, strict=True)
         )
         # A burst of steps is timed from an empty pipeline, so that its filling counts in part.
         return slowest + sum(one["forward_s"] for one in costs[:-1]) / STEPS
+    messages = 2 * (stages - 1) * send_s + 2 * (parts - 1) * send_s
     if schedule == "zero-bubble":
-        return parts * max(busy) + (stages - 1) * max(busy) / 3 + update
-    return sum(busy) + (parts - 1) * max(busy) + update
+        return parts * max(busy) + (stages - 1) * max(busy) / 3 + messages + update
+    return sum(busy) + (parts - 1) * max(busy) + messages + update
 
 
 def measure(argument: str) -> None:
@@ -189,6 +191,7 @@ def _stage_costs(ours: LocalStep, theirs: PipelineStep, batch: Any, parts: int) 
     def learn() -> None:
         rule.learn(rule.forward([block], entry[0] if entry else None, tensors), tensors, [])
 
+    dist.barrier()
     forward_s, backward_s = _time_pair(forward, backward)
     whole_s = _time(learn)
     update_s = _time(lambda: theirs.optimizer.step())
@@ -199,16 +202,39 @@ def _stage_costs(ours: LocalStep, theirs: PipelineStep, batch: Any, parts: int) 
         "backward_s": backward_s,
         "head_s": max(0.0, whole_s - forward_s - backward_s),
         "update_s": update_s,
+        "send_s": _send_s(layers.entry.shape if layers.entry is not None else None),
     }
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, own)
     return told
 
 
+def _send_s(entry: Sequence[int] | None) -> float:
+    """Seconds until the next stage has an activation: half of a way there and back, the slowest link's."""
+    rank, world = current_rank().index, dist.get_world_size()
+    shapes: list[Any] = [None] * world
+    dist.all_gather_object(shapes, None if entry is None else list(entry))
+    slowest = torch.zeros(())
+    for taker in range(1, world):
+        dist.barrier()
+        if rank in (taker - 1, taker):
+            slowest = torch.maximum(slowest, torch.tensor(_back_and_forth(shapes[taker], taker) / 2))
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return slowest.item()
+
+
+def _back_and_forth(shape: Sequence[int], taker: int) -> float:
+    activation = torch.zeros(tuple(shape))
+    if current_rank().index == taker:
+        turns = (lambda: dist.recv(activation, taker - 1), lambda: dist.send(activation, taker - 1))
+    else:
+        turns = (lambda: dist.send(activation, taker), lambda: dist.recv(activation, taker))
+    return _time(lambda: [turn() for turn in turns])
+
+
 def _time_pair(first: Callable[[], None], second: Callable[[], None]) -> tuple[float, float]:
     """Medians of two actions that follow each other."""
     times: tuple[list[float], list[float]] = ([], [])
-    dist.barrier()
     for _ in range(REPEATS):
         for action, kept in zip((first, second), times, strict=True):
             started = time.perf_counter()

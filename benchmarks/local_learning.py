@@ -5,7 +5,7 @@
 Every method has the same model, data, batch, budget of steps, and tuning: each rate of the grid with the
 first seed, then the best one with the others. Methods: backpropagation; 2 and 4 chunks with each head that
 fits; overlap and greedy with the default head. Finished trainings are kept, so the command can be repeated
-until all are done (about 8 minutes on 2 cores). It writes a table and a page with loss by samples and by
+until all are done (about 20 minutes on 2 cores). It writes a table and a page with loss by samples and by
 time. Time is that of the slowest block, each on a device of its own: CPU seconds of one process times that
 block's share of the FLOPs.
 """
@@ -62,7 +62,7 @@ TASKS = (
         name="language",
         model="gpt2-tiny",
         data="stdlib-text",
-        rates=(2e-3, 4e-3),
+        rates=(1e-3, 2e-3, 4e-3),
         batch=16,
         steps=240,
         every=60,
@@ -77,10 +77,10 @@ TASKS = (
         name="vision",
         model="resnet110:size=tiny,image=16,norm=group,shortcut=project",
         data="digits",
-        rates=(2e-3, 4e-3),
+        rates=(1e-3, 2e-3, 4e-3),
         batch=32,
-        steps=300,
-        every=60,
+        steps=900,
+        every=100,
         more={
             "2 chunks, conv": "chunks=2,head=conv",
             "2 chunks, mirror, cap 3": "chunks=2,head=mirror,head-cap=3",
