@@ -225,11 +225,16 @@ def _send_s(entry: Sequence[int] | None) -> float:
 
 def _back_and_forth(shape: Sequence[int], taker: int) -> float:
     activation = torch.zeros(tuple(shape))
-    if current_rank().index == taker:
-        turns = (lambda: dist.recv(activation, taker - 1), lambda: dist.send(activation, taker - 1))
-    else:
-        turns = (lambda: dist.send(activation, taker), lambda: dist.recv(activation, taker))
-    return _time(lambda: [turn() for turn in turns])
+
+    def take_and_give() -> None:
+        dist.recv(activation, taker - 1)
+        dist.send(activation, taker - 1)
+
+    def give_and_take() -> None:
+        dist.send(activation, taker)
+        dist.recv(activation, taker)
+
+    return _time(take_and_give if current_rank().index == taker else give_and_take)
 
 
 def _time_pair(first: Callable[[], None], second: Callable[[], None]) -> tuple[float, float]:
