@@ -94,6 +94,7 @@ def test_says_where_and_why_it_cannot_cut(strategy, model, words, run_ranks):
     [
         ("stages=3", 4, "does not divide the 4 ranks"),
         ("microbatches=3", 2, "not a multiple of 3"),
+        ("microbatches=2", 4, "4 stages busy with as many micro-batches, but microbatches=2"),
         ("", 1, "at least 2 ranks"),
         ("cuts=a+b", 2, "2 cuts make 3 stages"),
         ("schedule=zero-bubble,microbatches=7,stages=3", 3, "not equal"),

@@ -62,6 +62,11 @@ class Pipeline:
             global_batch=global_batch,
             accumulate=accumulate * parts,
         )
+        if self.schedule == "1f1b" and parts < depth:
+            raise StrategyError(
+                f"pipeline: the schedule 1f1b keeps {depth} stages busy with as many micro-batches, but "
+                f"microbatches={parts}.\nUse microbatches={depth} or more, or schedule=gpipe."
+            )
         rounds = max(1, parts // depth)
         if self.schedule in ("interleaved", "zero-bubble") and parts % rounds:
             raise StrategyError(
