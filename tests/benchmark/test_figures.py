@@ -29,7 +29,7 @@ def test_a_step_in_four_counts_where_the_median_would_leave_it_out():
     found = estimate(group_means(steps, parse_strategy("daso:sync-every=4,node-size=1")))
     assert found is not None
     assert found.value == pytest.approx(0.2)
-    assert found.low == pytest.approx(found.high)
+    assert found.spread == pytest.approx(0.0)
 
 
 def test_groups_are_whole_periods():
@@ -42,9 +42,20 @@ def test_intervals_show_noise_and_are_the_same_each_time():
     noisy = [1.0, 2.0, 1.5, 1.2, 1.8]
     found = estimate(noisy)
     assert found is not None
-    assert found.low < found.value == 1.5 < found.high
+    assert found.interval is not None
+    low, high = found.interval
+    assert low < found.value == 1.5 < high
     assert estimate(noisy) == found
     assert estimate([]) is None
+
+
+def test_one_or_two_groups_have_no_interval_and_are_trusted_to_a_tenth():
+    one = estimate([2.0])
+    assert one is not None
+    assert one.interval is None
+    assert one.show_spread() == "?"
+    assert one.bounds == pytest.approx((1.8, 2.2))
+    assert one.noise == pytest.approx(0.1)
 
 
 def test_inspected_steps_do_not_count_as_time():
@@ -65,7 +76,8 @@ def test_seeds_are_taken_together():
     entry = entry_of(make_row(step_s=0.1, loss=3.0), make_row(step_s=0.3, seed=1, loss=3.2))
     assert entry.step is not None
     assert entry.step.value == pytest.approx(0.2, rel=0.05)
-    assert entry.step.low < 0.11 < 0.29 < entry.step.high
+    low, high = entry.step.bounds
+    assert low < 0.11 < 0.29 < high
     assert entry.loss == pytest.approx(3.1)
 
 

@@ -68,7 +68,7 @@ def _changes(old: Entry, new: Entry) -> list[Change]:
         return [
             Change(**where, figure="step_s", old=old.step.value, new=None, tolerance=0.0, note=note),
         ]
-    noise = STEP_TOLERANCE + old.step.spread + new.step.spread
+    noise = STEP_TOLERANCE + old.step.noise + new.step.noise
     loss = EXACT_LOSS_TOLERANCE if new.exact else LOSS_TOLERANCE
     figures = [
         ("step_s", old.step.value, new.step.value, noise),

@@ -149,7 +149,7 @@ def _measured_row(bench: Bench, cell: Cell, summary: Summary, folder: Path) -> R
     step = estimate(groups)
     breakdown = break_down(ranks)
     predicted = bench.predictions.of(cell)
-    usual_s = step.value if step else 0.0
+    usual_s, interval = (step.value, step.interval) if step else (0.0, None)
     known: dict[str, Any] = dataclasses.asdict(summary)
     known |= _to_target(bench, cell, course, usual_s)
     flops = predicted.flops_per_step
@@ -165,8 +165,8 @@ def _measured_row(bench: Bench, cell: Cell, summary: Summary, folder: Path) -> R
         **_names(bench, cell),
         group_step_s=groups,
         sustained_step_s=usual_s or None,
-        step_s_low=step.low if step else None,
-        step_s_high=step.high if step else None,
+        step_s_low=interval[0] if interval else None,
+        step_s_high=interval[1] if interval else None,
         sustained_samples_per_s=cell.batch / usual_s if usual_s else None,
         flops_per_step=flops,
         flop_utilisation=flops / usual_s / peak if flops and usual_s else None,

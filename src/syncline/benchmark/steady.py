@@ -15,22 +15,43 @@ import numpy as np
 from syncline.strategies.protocol import Strategy
 
 LEAST_GROUP = 4
+LEAST_VALUES = 3
+"""Fewer have no interval: resampling one or two values tells nothing of others."""
+UNKNOWN_SPREAD = 0.1
+"""What a figure without an interval is trusted to when it is judged."""
 _RESAMPLES = 1000
 _PERCENTILES = (2.5, 97.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A figure and its interval of 95 %."""
+    """A figure and its interval of 95 %, if there were enough values for one."""
 
     value: float
-    low: float
-    high: float
+    interval: tuple[float, float] | None
 
     @property
-    def spread(self) -> float:
-        """Half the interval, relative to the figure."""
-        return (self.high - self.low) / 2 / self.value if self.value else 0.0
+    def spread(self) -> float | None:
+        """Half the interval, relative to the figure; None without one."""
+        if self.interval is None:
+            return None
+        low, high = self.interval
+        return (high - low) / 2 / self.value if self.value else 0.0
+
+    @property
+    def noise(self) -> float:
+        """The spread, or what is assumed without one."""
+        return UNKNOWN_SPREAD if self.spread is None else self.spread
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The interval, or what is assumed without one."""
+        assumed = ((1 - UNKNOWN_SPREAD) * self.value, (1 + UNKNOWN_SPREAD) * self.value)
+        return assumed if self.interval is None else self.interval
+
+    def show_spread(self) -> str:
+        """For people."""
+        return "?" if self.spread is None else f"{self.spread:.0%}"
 
 
 def period(strategy: Strategy) -> int:
@@ -54,8 +75,10 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if not len(values):
         return None
     given = np.asarray(values, dtype=float)
+    if len(given) < LEAST_VALUES:
+        return Estimate(value=float(np.median(given)), interval=None)
     # Always the same draws: the same measurements give the same report.
     random = np.random.Generator(np.random.PCG64(0))
     medians = np.median(random.choice(given, size=(_RESAMPLES, len(given))), axis=1)
     low, high = np.percentile(medians, _PERCENTILES)
-    return Estimate(value=float(np.median(given)), low=float(low), high=float(high))
+    return Estimate(value=float(np.median(given)), interval=(float(low), float(high)))

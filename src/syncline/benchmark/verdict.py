@@ -60,9 +60,10 @@ def _gain(best: Entry, usual: Entry | None) -> str:
 
 def _alike(one: Entry, other: Entry) -> bool:
     """Whether the intervals of two step times overlap."""
-    return bool(
-        one.step and other.step and one.step.low <= other.step.high and other.step.low <= one.step.high
-    )
+    if one.step is None or other.step is None:
+        return False
+    (low, high), (other_low, other_high) = one.step.bounds, other.step.bounds
+    return low <= other_high and other_low <= high
 
 
 def _near(best: Entry, exact: Sequence[Entry]) -> list[str]:

@@ -46,7 +46,7 @@ def _cells(entry: Entry) -> list[str]:
         escape(entry.short if entry.exact else f"≈ {entry.short}"),
         entry.status,
         show_seconds(step.value) if step else "",
-        f"{step.spread:.0%}" if step else "",
+        step.show_spread() if step else "",
         f"{entry.samples_per_s:.0f}" if entry.samples_per_s else "",
         f"{entry.loss:.4f}" if entry.loss is not None else "",
         show_bytes(entry.peak_bytes) if entry.peak_bytes is not None else "",

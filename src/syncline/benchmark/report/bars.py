@@ -24,16 +24,20 @@ def speed(entries: Sequence[Entry]) -> Figure | None:
     if not shown:
         return None
     values = [one.samples_per_s or 0.0 for one in shown]
-    steps = [one.step for one in shown if one.step]
-    more = [one.batch / step.low - value for one, step, value in zip(shown, steps, values, strict=True)]
-    less = [value - one.batch / step.high for one, step, value in zip(shown, steps, values, strict=True)]
+    more, less = zip(*map(_whiskers, shown), strict=True)
     bars = {
         "type": "bar",
         "orientation": "h",
         "y": [bar_name(one) for one in shown],
         "x": values,
         "marker": {"color": [EXACT if one.exact else INEXACT for one in shown], "pattern": pattern(shown)},
-        "error_x": {"type": "data", "symmetric": False, "array": more, "arrayminus": less, "thickness": 1.2},
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": list(more),
+            "arrayminus": list(less),
+            "thickness": 1.2,
+        },
         "hovertemplate": "%{y}: %{x:.1f} samples/s<extra></extra>",
     }
     return {
@@ -45,6 +49,15 @@ def speed(entries: Sequence[Entry]) -> Figure | None:
             showlegend=False,
         ),
     }
+
+
+def _whiskers(entry: Entry) -> tuple[float, float]:
+    """How far the interval of samples a second reaches above and below; none without an interval."""
+    if entry.step is None or entry.step.interval is None:
+        return 0.0, 0.0
+    low, high = entry.step.interval
+    value = entry.batch / entry.step.value
+    return entry.batch / low - value, value - entry.batch / high
 
 
 def causes(entries: Sequence[Entry]) -> Figure | None:

@@ -80,7 +80,7 @@ def _cells(entry: Entry, usual: Entry | None, efficiency: float | None) -> tuple
 def _step(entry: Entry) -> str:
     if entry.step is None:
         return entry.status
-    return f"{show_seconds(entry.step.value)} ±{entry.step.spread:.0%}"
+    return f"{show_seconds(entry.step.value)} ±{entry.step.show_spread()}"
 
 
 def _cell(value: float | None, show: Callable[[float], str]) -> TableCell:
