@@ -65,10 +65,11 @@ def test_a_launcher_gets_a_second_signal_before_it_is_killed(run):
 
 
 @pytest.mark.usefixtures("_handlers_come_back")
-def test_signals_are_passed_on(run):
+def test_an_interrupt_ends_launchers_without_one_of_their_own(run):
+    """A launcher that is still being imported would answer SIGINT with a traceback on the user's screen."""
     ending = run(
-        "trap 'exit 3' INT; sleep 0.5; kill -INT $PPID; while :; do sleep 0.1; done",
+        "trap 'exit 3' TERM; sleep 0.5; kill -INT $PPID; while :; do sleep 0.1; done",
         "exec sleep 60",
         stop_timeout_s=8,
     )
-    assert (ending.signal_number, ending.exit_codes) == (signal.SIGINT, [3, -signal.SIGINT])
+    assert (ending.signal_number, ending.exit_codes) == (signal.SIGINT, [3, -signal.SIGTERM])

@@ -195,6 +195,7 @@ def test_names_in_a_checkpoint():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("daso:warm-up=0.6,cool-down=0.6", "together more than all of it"),
         ("daso:sync-every=2,wait=3", "wait=3 is longer than sync-every=2"),
         ("daso:sync-every=0", "sync-every is 0"),
         ("daso:sync-every=auto,wait=2", "auto chooses how long to wait"),

@@ -83,7 +83,8 @@ class _Watch:
 
     def stop(self, number: int) -> None:
         self.ending.signal_number = number
-        self._end(number, self._stop_timeout_s + KILL_GRACE_S)
+        # Python answers SIGINT with a traceback until a launcher has set its own handlers.
+        self._end(signal.SIGTERM, self._stop_timeout_s + KILL_GRACE_S)
 
     def insist(self) -> None:
         self._insist_at_s = math.inf

@@ -87,6 +87,13 @@ class Daso:
         check_length("daso", "warm-up", self.warm_up)
         check_length("daso", "cool-down", self.cool_down)
         check_length("daso", "review-every", self.review_every, least=0)
+        blocking = [part for part in (self.warm_up, self.cool_down) if isinstance(part, float)]
+        if sum(blocking) > 1:
+            raise StrategyError(
+                f"daso: warm-up={self.warm_up} and cool-down={self.cool_down} are shares of the run, and "
+                "together more than all of it.\nUse shares that leave steps to cycle in, such as the usual "
+                "0.05 each."
+            )
 
     def check(self, *, world_size: int, global_batch: int, accumulate: int) -> None:
         """Any number of ranks that shares the batch evenly and forms nodes."""
