@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 import time
 from contextlib import ExitStack
 
@@ -9,6 +10,7 @@ import pytest
 
 from syncline.launch import supervision
 from syncline.launch.node_task import EXIT_FAILED
+from syncline.launch.stopping import holding_stop_signals
 from syncline.launch.supervision import supervise
 
 
@@ -65,11 +67,30 @@ def test_a_launcher_gets_a_second_signal_before_it_is_killed(run):
 
 
 @pytest.mark.usefixtures("_handlers_come_back")
-def test_an_interrupt_ends_launchers_without_one_of_their_own(run):
-    """A launcher that is still being imported would answer SIGINT with a traceback on the user's screen."""
+def test_signals_are_passed_on(run):
     ending = run(
-        "trap 'exit 3' TERM; sleep 0.5; kill -INT $PPID; while :; do sleep 0.1; done",
+        "trap 'exit 3' INT; sleep 0.5; kill -INT $PPID; while :; do sleep 0.1; done",
         "exec sleep 60",
         stop_timeout_s=8,
     )
-    assert (ending.signal_number, ending.exit_codes) == (signal.SIGINT, [3, -signal.SIGTERM])
+    assert (ending.signal_number, ending.exit_codes) == (signal.SIGINT, [3, -signal.SIGINT])
+
+
+def test_a_stop_signal_waits_until_a_starting_launcher_handles_it():
+    """Python itself would answer it with a traceback on the user's screen."""
+    code = (
+        "import time\nprint('up', flush=True)\ntime.sleep(0.5)\n"
+        "from syncline.launch.stopping import stop_signals\n"
+        "with stop_signals(lambda number: print(number), lambda: None):\n    time.sleep(0.1)\n"
+    )
+    command = [sys.executable, "-c", code]
+    with holding_stop_signals():
+        launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with launcher:
+        assert launcher.stdout is not None
+        launcher.stdout.readline()
+        launcher.send_signal(signal.SIGINT)
+        told, _ = launcher.communicate(timeout=60)
+    assert told == f"{signal.SIGINT.value}\n"
+    assert launcher.returncode == 0

@@ -33,7 +33,7 @@ from syncline.launch.link import INTERFACE, EmulatedNode, LinkBytes, emulated_ne
 from syncline.launch.namespaces import check_emulation_possible, enter_command
 from syncline.launch.node_task import NodeTask, encode_task, node_log_path
 from syncline.launch.restarting import with_restarts
-from syncline.launch.stopping import STOP_TIMEOUT_S, LaunchStopped
+from syncline.launch.stopping import STOP_TIMEOUT_S, LaunchStopped, holding_stop_signals
 from syncline.launch.supervision import Ending, supervise
 from syncline.launch.variables import rank_variables
 
@@ -171,7 +171,7 @@ class _Launch:
     def _launcher(self, task: NodeTask, node: EmulatedNode) -> Iterator[subprocess.Popen[bytes]]:
         """The launcher of a node, killed if it still runs when the context ends."""
         command = [*enter_command(node.holder), sys.executable, "-P", "-m", "syncline.launch.node"]
-        with node_log_path(self.logs, node.index).open("ab") as log:
+        with node_log_path(self.logs, node.index).open("ab") as log, holding_stop_signals():
             output = None if node.index == 0 else log
             launcher = subprocess.Popen(
                 command,

@@ -25,8 +25,9 @@ class LaunchStopped(Exception):  # noqa: N818 (the user's wish, no error)
 def stop_signals(first: Callable[[int], None], again: Callable[[], None]) -> Iterator[None]:
     """Call `first` with the first stop signal and `again` with every later one.
 
-    Handlers that were there before come back afterwards, those that torch replaced too. Off the main
-    thread nothing happens, since Python allows handlers there only.
+    Signals that wait since the process was started `holding_stop_signals` come now. Handlers that were
+    there before come back afterwards, those that torch replaced too. Off the main thread nothing happens,
+    since Python allows handlers there only.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -44,7 +45,22 @@ def stop_signals(first: Callable[[int], None], again: Callable[[], None]) -> Ite
     for number in STOP_SIGNALS:
         signal.signal(number, handle)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def holding_stop_signals() -> Iterator[None]:
+    """What is started within keeps stop signals waiting until it handles them.
+
+    Python answers SIGINT with a traceback, and the system SIGTERM with a sudden end, while a launcher is
+    still being imported.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -83,8 +83,7 @@ class _Watch:
 
     def stop(self, number: int) -> None:
         self.ending.signal_number = number
-        # Python answers SIGINT with a traceback until a launcher has set its own handlers.
-        self._end(signal.SIGTERM, self._stop_timeout_s + KILL_GRACE_S)
+        self._end(number, self._stop_timeout_s + KILL_GRACE_S)
 
     def insist(self) -> None:
         self._insist_at_s = math.inf
