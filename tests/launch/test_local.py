@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -99,6 +100,41 @@ def test_a_second_signal_kills(tmp_path, ready):
     with pytest.raises(LaunchStopped):
         launch("never_stop", tmp_path, tmp_path, stop_timeout_s=1000)
     thread.join()
+
+
+def test_an_interrupt_while_ranks_start_shows_no_traceback(tmp_path, descendants, program_environment):
+    """Ctrl-C in a terminal goes to all processes, and Python answers it so until handlers are set."""
+    code = (
+        "from pathlib import Path\n"
+        "from syncline.launch.local import launch_local\n"
+        "from syncline.launch.stopping import LaunchStopped\n"
+        "try:\n"
+        f"    launch_local('rank_programs:never_stop', {str(tmp_path)!r}, ranks=2, logs=Path({str(tmp_path)!r}))\n"
+        "except LaunchStopped as stop:\n"
+        "    print(stop)\n"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=program_environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
+    with launcher:
+        while sum(is_spawned(pid) for pid in descendants(launcher.pid)) < 2:
+            assert launcher.poll() is None
+            time.sleep(0.02)
+        os.killpg(launcher.pid, signal.SIGINT)
+        told, _ = launcher.communicate(timeout=60)
+    assert told == "stopped by SIGINT\n"
+
+
+def is_spawned(pid):
+    try:
+        return "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
 
 
 def test_ranks_die_with_a_killed_launcher(tmp_path, ready, expect_dead, program_environment):

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import NoReturn
 
 from syncline.launch.failures import START_MARK, describe_exception, log_path, write_failure
+from syncline.launch.stopping import take_stop_signals
 
 PR_SET_PDEATHSIG = 1
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -72,6 +73,7 @@ def run_rank(program: RankProgram) -> None:
     program.watcher.send((rank, os.getpid(), False))
     log = _open_log(program.logs, rank, program.restart)
     try:
+        take_stop_signals()
         resolve_entry(program.entry)(program.argument)
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code:
