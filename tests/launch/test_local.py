@@ -109,7 +109,8 @@ def test_an_interrupt_while_ranks_start_shows_no_traceback(tmp_path, descendants
         "from syncline.launch.local import launch_local\n"
         "from syncline.launch.stopping import LaunchStopped\n"
         "try:\n"
-        f"    launch_local('rank_programs:never_stop', {str(tmp_path)!r}, ranks=2, logs=Path({str(tmp_path)!r}))\n"
+        f"    folder = {str(tmp_path)!r}\n"
+        "    launch_local('rank_programs:never_stop', folder, ranks=2, logs=Path(folder))\n"
         "except LaunchStopped as stop:\n"
         "    print(stop)\n"
     )
@@ -125,6 +126,8 @@ def test_an_interrupt_while_ranks_start_shows_no_traceback(tmp_path, descendants
         while sum(is_spawned(pid) for pid in descendants(launcher.pid)) < 2:
             assert launcher.poll() is None
             time.sleep(0.02)
+        # By now Python has set its own handler in them, and imports what they need.
+        time.sleep(0.3)
         os.killpg(launcher.pid, signal.SIGINT)
         told, _ = launcher.communicate(timeout=60)
     assert told == "stopped by SIGINT\n"
