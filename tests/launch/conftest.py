@@ -19,7 +19,8 @@ def _programs_importable(monkeypatch):
 @pytest.fixture
 def program_environment():
     """For a launcher that runs in a process of its own."""
-    return {**os.environ, "PYTHONPATH": str(PROGRAMS)}
+    given = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(PROGRAMS), given)))}
 
 
 class Ready:
