@@ -51,8 +51,8 @@ class Task:
 TASKS = (
     Task(
         "mlp",
-        "mlp:layers=8,width=256",
-        "fashion-mnist",
+        "mlp:layers=8,width=256,features=64",
+        "digits",
         (32, 128, 512),
         (5e-4, 2e-3),
         150,

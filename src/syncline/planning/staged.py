@@ -2,16 +2,17 @@
 
 K stages, each on D devices, work on a global batch in m micro-batches a step. Stage k takes f_k forward and
 b_k backward for one micro-batch, its head a_k (of `local`), its optimizer u_k; c is one activation over the
-link to the next stage. The slowest stage is marked *.
+link to the next stage, of which a share e is not hidden behind computing (1 - `overlap` of that level: the
+cores that compute carry messages on one machine). The slowest stage is marked *.
 
-    gpipe, 1f1b    sum_k (f_k + b_k) + (m - 1) (f* + b*) + 2 (K - 1) c + u*
-    interleaved    m (f* + b*) + (K - 1) (f* + b*) / v + 2 (K v - 1) c + u*       with v stages on each device
-    zero-bubble    m (f* + b*) + (K - 1) (f* + b*) / 3 + 2 (K - 1) c + u*
-    local          max_k max(m (f_k + b_k + a_k) + u_k, m c)
+    gpipe, 1f1b    sum_k (f_k + b_k) + (m - 1) (f* + b*) + 2 (K - 1 + (m - 1) e) c + u*
+    interleaved    m (f* + b*) + (K - 1) (f* + b*) / v + 2 (K v - 1 + (m - 1) v e) c + u*
+    zero-bubble    m (f* + b*) + (K - 1) (f* + b*) / 3 + 2 (K - 1 + (m - 1) e) c + u*
+    local          max_k max(m (f_k + b_k + a_k + e c) + u_k, m c)
 
-The part above m (f* + b*) is the bubble. `local` has none in the long run: (K - 1)(f + c) once a run. With
-D > 1 gradients are averaged after the last backward. With A_k what one micro-batch saves in stage k, X what
-crosses, q the length of a queue:
+With v stages on each device. The part above m (f* + b*) is the bubble, but for messages. `local` has none in
+the long run: (K - 1)(f + c) once a run. With D > 1 gradients are averaged after the last backward. With A_k
+what one micro-batch saves in stage k, X what crosses, q the length of a queue:
 
     activations    gpipe m A_k;  1f1b, zero-bubble min(m, K - k) A_k;  interleaved up to (K (v + 1) / v) A;
                    local A_k + A_head + 2 q X
@@ -161,7 +162,8 @@ class StagedCosts:
         else:
             bubble = (depth - 1) * slowest / (INTERLEAVED_STAGES if kind == "interleaved" else 3)
         crossed = max(stage.exit_bytes for stage in stages)
-        link_s = 2 * (len(stages) - 1) * self._send_s(depth, crossed)
+        turns = (parts - 1) * len(stages) / depth
+        messages = 2 * (len(stages) - 1 + turns * self._exposed(depth))
         weights = max(sum(stage.parameter_bytes for stage in own) for own in devices)
         kept = {
             "gpipe": [parts] * depth,
@@ -175,7 +177,7 @@ class StagedCosts:
             times=Times(
                 compute_s=parts * slowest,
                 bubble_s=bubble,
-                redistribute_s=link_s,
+                redistribute_s=messages * self._send_s(depth, crossed),
                 parameters_s=self._average_s(depth, weights),
                 optimizer_s=self._update_s(weights),
             ),
@@ -189,7 +191,8 @@ class StagedCosts:
 
         slowest = max(stages, key=step_s)
         crossed = max(stage.exit_bytes for stage in stages)
-        waiting = max(0.0, parts * self._send_s(depth, crossed) - step_s(slowest))
+        link_s = parts * self._send_s(depth, crossed)
+        waiting = max(self._exposed(depth) * link_s, link_s - step_s(slowest))
         weights = max(stage.parameter_bytes for stage in stages)
         saved = max(stage.saved_bytes * (1 + stage.head_s / max(stage.busy_s, 1e-12)) for stage in stages)
         return Prediction(
@@ -217,6 +220,11 @@ class StagedCosts:
 
     def _send_s(self, depth: int, nbytes: float) -> float:
         return float(collective_s(self._cluster, "send", self._spans(depth)[0], nbytes))
+
+    def _exposed(self, depth: int) -> float:
+        """The share of a message that computing does not hide, on the slowest level that stages cross."""
+        pairs = zip(self._cluster.levels, self._spans(depth)[0], strict=True)
+        return 1 - next(level.overlap for level, size in reversed(list(pairs)) if size > 1)
 
     def _average_s(self, depth: int, weights: float) -> float:
         return float(collective_s(self._cluster, "all_reduce", self._spans(depth)[1], weights))
