@@ -1,5 +1,6 @@
 """Cutting graphs into stages: where, how balanced, and what training in stages is predicted to cost."""
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -130,6 +131,27 @@ def test_predictions_follow_the_formulas(cuttings):
     assert one_f_one_b.memory.saved_activations < gpipe.memory.saved_activations
     assert local.sent_bytes == pytest.approx(gpipe.sent_bytes / 2)
     assert [one.exact for one in alternatives.values()] == [True] * 4 + [False]
+
+
+def test_messages_that_computing_does_not_hide_are_paid_for(cuttings):
+    """On one machine the cores that compute also send: 2 (m - 1) e c more for 1F1B, m e c for local."""
+    name, ours = "pipeline:schedule=1f1b,stages=2,microbatches=4", "local:stages=2 (accumulate 4)"
+    hidden, exposed = (every_way(cuttings[GPT], overlap) for overlap in (1.0, 0.0))
+    message_s = hidden[name].times.redistribute_s / 2
+    more_s = exposed[name].times.redistribute_s - hidden[name].times.redistribute_s
+    assert more_s == pytest.approx(2 * 3 * message_s)
+    busy_s = hidden[ours].times.compute_s + hidden[ours].times.optimizer_s
+    assert hidden[ours].times.redistribute_s == pytest.approx(max(0.0, 4 * message_s - busy_s))
+    assert exposed[ours].times.redistribute_s == pytest.approx(4 * message_s)
+
+
+def every_way(cutting, overlap):
+    cluster = cluster_from("1x2")
+    levels = tuple(replace(level, overlap=overlap) for level in cluster.levels)
+    costs = StagedCosts(
+        cutting, replace(cluster, levels=levels), batch=8, state_factor=2.0, head_flops=lambda *_: 0.0
+    )
+    return costs.every_way()
 
 
 def test_heads_cost_local_time(cuttings):
