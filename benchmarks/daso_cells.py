@@ -42,6 +42,7 @@ class Cell:
     seed: int
     steps: int
     batch: int
+    clip_norm: float | None
 
     def key(self) -> str:
         """The name under which its result is kept."""
@@ -56,6 +57,7 @@ class Cell:
             batch=self.batch,
             steps=self.steps,
             seed=self.seed,
+            clip_norm=self.clip_norm,
             schedule=ScheduleConfig(shape="cosine", warmup_steps=self.steps // 20, floor=0.1),
             evaluation=EvaluationConfig(batches=32),
         )

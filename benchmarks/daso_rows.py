@@ -10,7 +10,7 @@ import numpy as np
 BASELINE = "data"
 WINDOW = 20
 """Steps over which a loss is averaged."""
-SETTING = ("model", "batch", "steps", "cluster")
+SETTING = ("model", "batch", "steps", "clip_norm", "cluster")
 
 
 def rows_of(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -20,7 +20,7 @@ def rows_of(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
     over those seeds, after nine tenths of its steps.
     """
     rows = []
-    for setting in sorted({tuple(each[key] for key in SETTING) for each in done}):
+    for setting in sorted({tuple(each[key] for key in SETTING) for each in done}, key=str):
         here = [each for each in done if tuple(each[key] for key in SETTING) == setting]
         base = [each for each in here if each["strategy"] == BASELINE and each["status"] == "ok"]
         for strategy in dict.fromkeys(each["strategy"] for each in sorted(here, key=_order)):
