@@ -2,7 +2,7 @@
 
     python benchmarks/daso.py [--parts cells exposure pace] [--clusters 2x1@100mbit 2x2@1gbit] \
         [--models gpt2-tiny:seq=32] [--only data daso] [--seeds 3] [--steps 150] [--batch 8] \
-        [--clip-norm 1] [--minutes 5] [-o FILE]
+        [--clip-norm 1] [--sgd-rate 0.1] [--minutes 5] [-o FILE]
 
 A *cell* is one training: a cluster, a model, a strategy and a seed. All strategies of a cluster, model and
 seed start with the same weights and train on the same batches for as many steps, on the same ranks, one
@@ -122,6 +122,7 @@ class Benchmark:
                             steps=asked.steps,
                             batch=asked.batch,
                             clip_norm=asked.clip_norm,
+                            sgd_rate=asked.sgd_rate,
                         )
                         for name in names
                     ]
@@ -171,6 +172,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--clip-norm", type=float, help="of gradients; not clipped when left out")
+    parser.add_argument("--sgd-rate", type=float, help="SGD of this rate, not the model's usual optimizer")
     parser.add_argument("--wait", type=int, default=16, help="steps that an exchange fits in, for exposure")
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results/daso.json")

@@ -26,7 +26,7 @@ from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import Rank, current_rank
 from syncline.cluster.traffic import TrafficMeter
 from syncline.errors import SynclineError
-from syncline.training.config import EvaluationConfig, ScheduleConfig, TrainConfig
+from syncline.training.config import EvaluationConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 from syncline.training.run import open_loop, prepare_run
 from syncline.training.sinks import METRICS_FILE
 from syncline.training.stop_flag import StopFlag
@@ -43,6 +43,8 @@ class Cell:
     steps: int
     batch: int
     clip_norm: float | None
+    sgd_rate: float | None
+    """The learning rate of SGD with momentum; the model's usual optimizer without it."""
 
     def key(self) -> str:
         """The name under which its result is kept."""
@@ -58,6 +60,7 @@ class Cell:
             steps=self.steps,
             seed=self.seed,
             clip_norm=self.clip_norm,
+            optimizer=OptimizerConfig(name="sgd", lr=self.sgd_rate) if self.sgd_rate else None,
             schedule=ScheduleConfig(shape="cosine", warmup_steps=self.steps // 20, floor=0.1),
             evaluation=EvaluationConfig(batches=32),
         )

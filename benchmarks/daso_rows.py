@@ -10,7 +10,7 @@ import numpy as np
 BASELINE = "data"
 WINDOW = 20
 """Steps over which a loss is averaged."""
-SETTING = ("model", "batch", "steps", "clip_norm", "cluster")
+SETTING = ("model", "batch", "steps", "clip_norm", "sgd_rate", "cluster")
 
 
 def rows_of(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
