@@ -16,8 +16,8 @@ SETTING = ("model", "batch", "steps", "clip_norm", "sgd_rate", "cluster")
 def rows_of(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row a strategy, over its seeds, beside the baseline of the same setting.
 
-    Only seeds that the baseline has too are compared. The target is the loss that the baseline has, averaged
-    over those seeds, after nine tenths of its steps.
+    Only seeds that the baseline has too are compared. The target of a seed is the loss that the baseline has
+    with it after nine tenths of its steps, for the data of seeds are not equally hard.
     """
     rows = []
     for setting in sorted({tuple(each[key] for key in SETTING) for each in done}, key=str):
@@ -51,14 +51,12 @@ def _row(cells: list[dict[str, Any]], base: list[dict[str, Any]]) -> dict[str, A
     failed = [cell for cell in cells if cell["status"] != "ok"]
     if failed:
         return {"seeds": len(cells), "reason": failed[0]["reason"]}
-    target = (
-        statistics.fmean(_smooth(each)[int(0.9 * len(each["losses"]))] for each in base) if base else None
-    )
-    time_s = _median_time_to(cells, target)
+    targets = {each["seed"]: float(_smooth(each)[int(0.9 * len(each["losses"]))]) for each in base}
+    times = _times_to(cells, targets)
     row: dict[str, Any] = {
         "seeds": len(cells),
-        "target_loss": target,
-        "time_to_target_s": time_s,
+        "target_losses": list(targets.values()),
+        "time_to_target_s": times and statistics.median(times.values()),
         "median_step_s": _median(cells, "median_step_s"),
         "total_s": statistics.median(cell["time_s"][-1] for cell in cells),
         "final_loss": statistics.fmean(_smooth(cell)[-1] for cell in cells),
@@ -66,9 +64,11 @@ def _row(cells: list[dict[str, Any]], base: list[dict[str, Any]]) -> dict[str, A
         "network_bytes": _median(cells, "network_bytes"),
     }
     if base:
-        base_s = _median_time_to(base, target)
+        base_times = _times_to(base, targets)
         row |= {
-            "less_time": None if time_s is None or base_s is None else 1 - time_s / base_s,
+            "less_time": 1 - statistics.median(times[seed] / base_times[seed] for seed in times)
+            if times and base_times
+            else None,
             "step_ratio": row["median_step_s"] / _median(base, "median_step_s"),
             "total_ratio": row["total_s"] / statistics.median(cell["time_s"][-1] for cell in base),
             "eval_loss_ratio": row["eval_loss"] / statistics.fmean(cell["eval_loss"] for cell in base),
@@ -84,11 +84,11 @@ def _median(cells: list[dict[str, Any]], key: str) -> float:
     return statistics.median(cell[key] for cell in cells)
 
 
-def _median_time_to(cells: list[dict[str, Any]], target: float | None) -> float | None:
-    """None unless every seed reaches the target."""
-    times = [_time_to(cell, target) for cell in cells]
-    reached = [each for each in times if each is not None]
-    return statistics.median(reached) if len(reached) == len(cells) else None
+def _times_to(cells: list[dict[str, Any]], targets: dict[int, float]) -> dict[int, float] | None:
+    """Seconds by seed; None unless every seed reaches its target."""
+    found = {cell["seed"]: _time_to(cell, targets.get(cell["seed"])) for cell in cells}
+    reached = {seed: seconds for seed, seconds in found.items() if seconds is not None}
+    return reached if len(reached) == len(cells) else None
 
 
 def _time_to(cell: dict[str, Any], target: float | None) -> float | None:
