@@ -146,6 +146,15 @@ def test_the_verdict_does_not_choose_within_noise_silently():
     assert "Within noise of it is zero1." in verdict.details
 
 
+@pytest.mark.parametrize(
+    ("samples", "words"), [(640, "after the same samples"), (900, "after 900 samples, not 640")]
+)
+def test_a_verdict_says_when_budgets_in_seconds_gave_other_samples(samples, words):
+    rows = [make_row("data"), make_row("daso", step_s=0.05, exact=False, samples=samples)]
+    ((place, members),) = contests(make_entries(rows))
+    assert any(words in line for line in judge(place, members).details)
+
+
 def test_the_front_is_of_what_nothing_exact_beats(rows):
     assert [one.label for one in front(make_entries(rows))] == ["planned", "sharded"]
 

@@ -80,9 +80,12 @@ def _inexact(best: Entry, others: Sequence[Entry]) -> list[str]:
         return []
     one = faster[0]
     gain = _step_s(best) / _step_s(one)
+    # A budget in seconds gives the faster one more samples.
+    samples, usual = one.median(lambda row: row.samples), best.median(lambda row: row.samples)
+    budget = "the same samples" if samples == usual else f"{samples:.0f} samples, not {usual:.0f}"
     return [
         f"If another learning rule will do: {one.name} is {gain:.2f} × as fast, "
-        f"with a loss of {one.loss:.3f} against {best.loss:.3f} after the same samples."
+        f"with a loss of {one.loss:.3f} against {best.loss:.3f} after {budget}."
     ]
 
 
