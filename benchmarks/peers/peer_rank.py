@@ -63,6 +63,7 @@ def run(argument: str) -> None:
             lines.append({"samples": number * config.batch, "loss": _mean(loss), "step_s": step_s})
         meter.pause()
         eval_loss = _evaluate(trainer, workload, config.batch, config.evaluation.batches, part)
+        trainer.close()
         _tell(order, rank, lines, eval_loss, meter.peak_bytes(), traffic.sent())
 
 

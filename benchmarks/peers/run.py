@@ -6,7 +6,7 @@
 Every peer gets the model, the weights, the data order, the optimizer and the budget of the suite's cells, for
 each of its models, world sizes and seeds on this machine. One that is not installed is a row `skipped` with
 the reason. Frameworks are no dependency of Syncline: install those of interest, such as
-`pip install accelerate lightning-fabric deepspeed`.
+`pip install accelerate lightning-fabric deepspeed torchft`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,6 @@ from syncline.training.config import TrainConfig
 from syncline.training.summary import Status, summarise
 
 HERE = Path(__file__).parent
-TORCHFT = (
-    "torchft trains replicas that a lighthouse server joins, one process group each; this script starts no "
-    "such server"
-)
 
 
 def main() -> None:
@@ -54,6 +50,8 @@ def main() -> None:
     # Ranks import their entry from here.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    # torchft tells of every vote.
+    os.environ.setdefault("RUST_LOG", "error")
     for cell in _places(suite):
         for peer in PEERS.values():
             if arguments.only and peer.framework not in arguments.only:
@@ -61,10 +59,6 @@ def main() -> None:
             row = run_peer(suite, cell, peer, environment)
             append_row(row, arguments.output)
             print(f"{row.framework}:{row.label} x{row.world_size} seed {row.seed}: {_told(row)}", flush=True)
-        if not arguments.only or "torchft" in arguments.only:
-            append_row(
-                _row(suite, cell, "torchft", "diloco", environment, "skipped", TORCHFT), arguments.output
-            )
 
 
 def run_peer(suite: Suite, cell: Cell, peer: Peer, environment: Environment) -> Row:
