@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import NoReturn
 
@@ -76,6 +77,8 @@ def _run(program: RankProgram, config: LaunchConfig, watcher: RankWatcher) -> Ex
         passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         raise SignalException(f"stopped by signal {number}", sigval=passed_on)
 
+    # It lets stop signals through again when it starts, which would otherwise be with the first rank.
+    resource_tracker.ensure_running()
     try:
         with environment({}), stop_signals(stop, watcher.kill_ranks):
             elastic_launch(config, run_rank)(program)

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from types import FrameType
 
 STOP_TIMEOUT_S = 30
@@ -62,8 +61,6 @@ def holding_stop_signals() -> Iterator[None]:
 
     A process that is still being imported has no handlers, and Python answers SIGINT with a traceback.
     """
-    # It lets signals through again when it starts, which is otherwise with the first rank.
-    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
