@@ -19,7 +19,7 @@ from syncline.errors import ClusterError, SynclineError
 from syncline.launch.failures import failure_error, first_failure
 from syncline.launch.logs import RankLogs, torch_launcher_log
 from syncline.launch.rank_entry import RankPlace, RankProgram, run_rank
-from syncline.launch.stopping import LaunchStopped, stop_signals
+from syncline.launch.stopping import LaunchStopped, holding_stop_signals, stop_signals
 from syncline.launch.variables import environment
 from syncline.launch.watch import RankWatcher
 
@@ -77,11 +77,12 @@ def _run(program: RankProgram, config: LaunchConfig, watcher: RankWatcher) -> Ex
         passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         raise SignalException(f"stopped by signal {number}", sigval=passed_on)
 
-    # It lets stop signals through again when it starts, which would otherwise be with the first rank.
-    resource_tracker.ensure_running()
     try:
         with environment({}), stop_signals(stop, watcher.kill_ranks):
-            elastic_launch(config, run_rank)(program)
+            # It lets stop signals through when it starts, which would otherwise be with the first rank.
+            resource_tracker.ensure_running()
+            with holding_stop_signals():
+                elastic_launch(config, run_rank)(program)
     except SignalException as error:
         return LaunchStopped(stopped_by[0] if stopped_by else error.sigval)
     except ChildFailedError as error:
