@@ -140,6 +140,14 @@ def schema_returns(op: OpOverload) -> Sequence[Any]:
     return op._schema.returns
 
 
+def copy_all(into: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """Copy tensors into others of the same shapes, in one call.
+
+    Tested with 2.13. Awaited: a public name for the ops on lists that optimizers use.
+    """
+    torch._foreach_copy_(into, values)
+
+
 class StandIn(torch.Tensor):
     """A tensor with a shape, a type and the CPU as its device, but without memory; subclasses see its ops.
 

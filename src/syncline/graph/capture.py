@@ -61,8 +61,7 @@ def capture_training(
     Raises:
         CaptureError: The model or its loss cannot be exported; names the line of its code.
     """
-    wrap = lambda twin: _Step(twin, compute_loss)  # noqa: E731
-    return _capture(model, wrap, (example_batch,), _INSIDE)
+    return _capture(model, lambda twin: _Step(twin, compute_loss), (example_batch,), _INSIDE)
 
 
 class _Loss(nn.Module):

@@ -26,8 +26,8 @@ _PRODUCTS = ("linear", "addmm", "mm", "matmul", "linear_chunks", "addmm_chunks")
 def data_parallel(graph: OpGraph, axes: SearchAxes) -> Shardings:
     """Every op is split over the batch, over all axes that it has room for."""
     batch = batch_dims(graph)
-    wish = lambda op: [(batch.get(op.id), range(len(axes.axes)))]  # noqa: E731
-    return {op.id: _fit(graph, op, axes, wish(op)) for op in graph.ops}
+    everywhere = range(len(axes.axes))
+    return {op.id: _fit(graph, op, axes, [(batch.get(op.id), everywhere)]) for op in graph.ops}
 
 
 def tensor_parallel(graph: OpGraph, axes: SearchAxes, model_axes: Sequence[int]) -> Shardings:

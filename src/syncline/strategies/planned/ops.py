@@ -108,7 +108,10 @@ class OpEmitter:
             run = exchange_kernel(self._shard(layouts, parts))
         else:
             kept = _on_device(local, self._mesh.device)
-            run = lambda *inputs: run_local(kept, inputs)  # noqa: E731
+
+            def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+                return run_local(kept, inputs)
+
         if op.updates:
             run = self._updating(op, run)
         if op.space.random:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from syncline._torch_compat import copy_all
 from syncline.strategies.planned.parameters import PlacedParameter
 from syncline.strategies.planned.ranks import LiveMesh
 
@@ -118,7 +119,7 @@ class _Bucket:
                 filled.append(view)
             one.leaf.grad = view
         if given:
-            torch._foreach_copy_(filled, given)
+            copy_all(filled, given)
         return self._flat
 
 
