@@ -139,7 +139,16 @@ def _run(rank: int, world_size: int, path: list[str], job: bytes) -> Any:
         return result
     finally:
         dist.destroy_process_group()
+        _forget_meshes()
         _drop_groups()
+
+
+def _forget_meshes() -> None:
+    """Meshes over the same ranks are equal to DTensor's cache, but their groups end with the job."""
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+        _clear_sharding_prop_cache()
 
 
 def _drop_groups() -> None:

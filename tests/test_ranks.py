@@ -55,3 +55,23 @@ def test_a_rank_that_hangs_or_dies_ends_all(run_ranks):
     with pytest.raises(RanksFailedError, match="the process died"):
         run_ranks(die_on_one, 2)
     assert run_ranks(total, 2) == [3.0, 3.0]
+
+
+def sum_over_pairs(groups_before: int) -> float:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+    for _ in range(groups_before):
+        dist.new_group()
+    pairs = [dist.new_group(pair) for pair in ([0, 1], [2, 3])]
+    own = pairs[dist.get_rank() // 2]
+    assert isinstance(own, dist.ProcessGroup)
+    mesh = DeviceMesh.from_group(own, "cpu", mesh_dim_names=("pair",))
+    detached = distribute_tensor(torch.ones(4), mesh, [Shard(0)]).detach()
+    assert isinstance(detached, DTensor)
+    return detached.full_tensor().sum().item()
+
+
+def test_a_job_does_not_meet_the_groups_of_another(run_ranks):
+    for groups_before in (0, 2):
+        assert run_ranks(sum_over_pairs, 4, groups_before) == [4.0] * 4
