@@ -47,6 +47,18 @@ def test_what_happens_while_paused_does_not_count():
     assert ABOUT * 2 * MANY <= peak_of(meter) < 3 * MANY
 
 
+def test_a_stopped_meter_stays_so():
+    meter = MemoryMeter(torch.device("cpu"))
+    meter.reset_peak()
+    take(MANY)
+    meter.stop()
+    before = peak_of(meter)
+    assert before >= ABOUT * MANY
+    meter.resume()
+    take(4 * MANY)
+    assert peak_of(meter) == before
+
+
 def test_torch_is_warm_before_the_baseline_is_read():
     meter = MemoryMeter(torch.device("cpu"))
     meter.reset_peak()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from syncline.training.config import (
 )
 from syncline.training.config_file import write_config
 from syncline.training.export import read_weights
+from syncline.training.inspection.inspector import Inspector
 from syncline.training.rank import train_rank
 from syncline.training.summary import Summary, read_summary
 
@@ -62,6 +65,28 @@ def run_and_stop(config: TrainConfig, folder: Path, after: int, stopper: int) ->
         train_rank(config, folder, resume=False)
     finally:
         loop_module.Loop.train_once = original  # type: ignore[method-assign]
+
+
+HOARDED_BYTES = 400 << 20
+
+
+def run_and_hoard(config: TrainConfig, folder: Path) -> None:
+    """Train with an inspector that leaves much behind in the process, as a profiler may."""
+    original, hoard = Inspector.around, []
+
+    @contextmanager
+    def around(inspector: Inspector, number: int, step: Any) -> Iterator[None]:
+        with original(inspector, number, step):
+            if inspector.disturbs(number) and not hoard:
+                hoard.append(torch.ones(HOARDED_BYTES, dtype=torch.uint8))
+            yield
+
+    Inspector.around = around  # type: ignore[method-assign]
+    try:
+        train_rank(config, folder, resume=False)
+    finally:
+        Inspector.around = original  # type: ignore[method-assign]
+    assert hoard
 
 
 def new_folder(path: Path, config: TrainConfig) -> Path:
@@ -229,3 +254,11 @@ def test_a_checkpoint_of_something_else_is_refused(changes, words, run_ranks, tm
     folder = new_folder(tmp_path / "run", config("data", steps=2))
     run_ranks(run, 2, config("data", steps=2), folder)
     assert words in run_ranks(resume_wrong, 2, config("data", **changes), folder)[0]
+
+
+def test_what_inspecting_leaves_behind_is_no_memory_of_training(run_ranks, tmp_path):
+    settings = config("single", steps=12, inspect=2)
+    folder = new_folder(tmp_path / "run", settings)
+    run_ranks(run_and_hoard, 1, settings, folder)
+    (peak,) = read_summary(folder).peak_memory_bytes or [0]
+    assert 0 < peak < HOARDED_BYTES

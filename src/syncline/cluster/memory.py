@@ -23,6 +23,7 @@ class MemoryMeter:
         self._device = device
         self._highest = 0
         self._paused = False
+        self._stopped = False
         if device.type == "cpu":
             _warm_up()
         self._before = _read_kib(_STATUS, "VmRSS") if device.type == "cpu" else 0
@@ -38,9 +39,14 @@ class MemoryMeter:
 
     def resume(self) -> None:
         """Count again."""
-        if self._paused:
+        if self._paused and not self._stopped:
             self._paused = False
             self._reset()
+
+    def stop(self) -> None:
+        """Count no more: what the process holds from here on is not all for training."""
+        self.pause()
+        self._stopped = True
 
     def peak_bytes(self) -> int | None:
         """The peak since the last reset; None where the system does not tell."""

@@ -85,6 +85,9 @@ class Loop:
     def train_once(self) -> None:
         """Train on the next global batch, evaluate if that is due, and act on what earlier steps came to."""
         parts, number = self._parts, self.done + 1
+        if parts.inspector.disturbs(number):
+            # What watching leaves in the process cannot be told from training afterwards.
+            parts.meter.stop()
         with parts.inspector.around(number, parts.step):
             loss = self._train_on_batch(number)
         self.done = number
