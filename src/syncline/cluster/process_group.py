@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -80,4 +81,7 @@ def process_group(device: torch.device) -> Iterator[None]:
     try:
         yield
     finally:
+        # DDP keeps itself alive in circles. Collected after the group, it would close gloo's threads while
+        # it holds the interpreter's lock, for which they may be waiting.
+        gc.collect()
         dist.destroy_process_group()

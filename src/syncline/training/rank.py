@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from syncline.cluster.device import rank_device
@@ -24,7 +25,7 @@ from syncline.training.run import open_loop, prepare_run
 from syncline.training.run_folder import CHECKPOINTS_FOLDER
 from syncline.training.stop_flag import StopFlag, catch_stop_signals
 from syncline.training.summary import Status, Summary, summarise, write_summary
-from syncline.training.survival import open_group
+from syncline.training.survival import Survival, open_group
 from syncline.training.surviving_loop import SurvivingLoop
 
 
@@ -35,35 +36,50 @@ def train_rank(config: TrainConfig, folder: Path, *, resume: bool) -> Summary | 
     device = rank_device(rank)
     strategy = parse_strategy(config.strategy)
     with open_group(strategy, rank, device) as survival, catch_stop_signals() as stop:
-        traffic = TrafficMeter()
-        run = prepare_run(config, rank, device, plan_of_run(config, folder, rank.world_size))
-        if rank.is_first:
-            keep_plan(getattr(run.step, "plan", None), folder)
-        joins = survival is not None and rank.rejoins
-        goes_on = (resume or rank.restarts) and not joins
-        path = latest_checkpoint(folder / CHECKPOINTS_FOLDER) if goes_on else None
-        run.meter.reset_peak()
-        with open_loop(run, folder, path, stop, survival) as loop:
-            if isinstance(loop, SurvivingLoop) and joins:
-                loop.meet(is_new=True)
-            loop.run()
-        figures = _gather(run.meter.peak_bytes(), traffic.sent())
-        if not rank.is_first:
-            return None
-        status, reason = _ending(loop, config, stop)
-        summary = summarise(
-            config,
-            world_size=rank.world_size,
-            steps=loop.done,
-            wall_s=time.monotonic() - started,
-            status=status,
-            reason=reason,
-            measurements=loop.measurements,
-            prediction=_prediction(run.step),
-            **figures,
-        )
-        write_summary(summary, folder)
-        return summary
+        # In a function of its own, so that nothing of the training outlives the group.
+        return _train(config, folder, device, stop, survival, resume=resume, started=started)
+
+
+def _train(
+    config: TrainConfig,
+    folder: Path,
+    device: torch.device,
+    stop: StopFlag,
+    survival: Survival | None,
+    *,
+    resume: bool,
+    started: float,
+) -> Summary | None:
+    rank = current_rank()
+    traffic = TrafficMeter()
+    run = prepare_run(config, rank, device, plan_of_run(config, folder, rank.world_size))
+    if rank.is_first:
+        keep_plan(getattr(run.step, "plan", None), folder)
+    joins = survival is not None and rank.rejoins
+    goes_on = (resume or rank.restarts) and not joins
+    path = latest_checkpoint(folder / CHECKPOINTS_FOLDER) if goes_on else None
+    run.meter.reset_peak()
+    with open_loop(run, folder, path, stop, survival) as loop:
+        if isinstance(loop, SurvivingLoop) and joins:
+            loop.meet(is_new=True)
+        loop.run()
+    figures = _gather(run.meter.peak_bytes(), traffic.sent())
+    if not rank.is_first:
+        return None
+    status, reason = _ending(loop, config, stop)
+    summary = summarise(
+        config,
+        world_size=rank.world_size,
+        steps=loop.done,
+        wall_s=time.monotonic() - started,
+        status=status,
+        reason=reason,
+        measurements=loop.measurements,
+        prediction=_prediction(run.step),
+        **figures,
+    )
+    write_summary(summary, folder)
+    return summary
 
 
 def _ending(loop: Loop, config: TrainConfig, stop: StopFlag) -> tuple[Status, str | None]:
