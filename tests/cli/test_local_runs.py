@@ -86,16 +86,16 @@ def test_goes_on_exactly_and_with_other_blocks(straight, tmp_path, monkeypatch):
     assert "step-00000012 has no heads for some of these blocks: they start anew" in ended.stderr
 
 
-@pytest.mark.thorough
-def test_a_killed_stage_ends_the_run(tmp_path):
+@pytest.mark.parametrize("killed", [1, pytest.param(0, marks=pytest.mark.thorough)])
+def test_a_killed_stage_ends_the_run(killed, tmp_path):
     (tmp_path / "settings.toml").write_text(SETTINGS)
     with started(*TRAIN, folder=tmp_path, paths=(PROGRAMS,)) as process:
         wait_until(lambda: len(read_metrics(tmp_path)) >= 3, "three steps", process=process)
-        os.kill(int((tmp_path / "pid-0").read_text()), signal.SIGKILL)
+        os.kill(int((tmp_path / f"pid-{killed}").read_text()), signal.SIGKILL)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "Rank 0 was killed by SIGKILL" in err
-    assert not is_alive(int((tmp_path / "pid-1").read_text()))
+    assert f"Rank {killed} was killed by SIGKILL" in err
+    assert not is_alive(int((tmp_path / f"pid-{1 - killed}").read_text()))
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 

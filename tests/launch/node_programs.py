@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -28,15 +29,15 @@ def count_bytes(folder: str) -> None:
     groups = NodeGroups(rank, find_nodes(rank, None))
     tensors = [torch.full((NUMBERS // 3,), float(groups.node)) for _ in range(3)]
     buckets = Buckets(tensors, bucket_bytes=NUMBERS * 3)
-    told = {"node": groups.node, "buckets": len(buckets.parts)}
+    told = {"node": groups.node, "buckets": len(buckets)}
     for wire in ("fp32", "bf16", "fp16"):
         wires = [Wire(wire, groups.count, torch.zeros_like(values)) for values in buckets.read()]
-        exchange = Exchange(groups, wires)
+        exchange = Exchange(groups)
         dist.barrier()
         before = read_link_bytes()
         means = []
         for _ in range(EXCHANGES):
-            means = exchange.average(buckets.read())
+            means = exchange.average(wires, buckets.read())
         dist.barrier()
         told[wire] = read_link_bytes().between - before.between
         assert all(bool((average.mean == 0.5).all()) for average in means)
@@ -59,8 +60,26 @@ def choose_rates(folder: str) -> None:
     assert isinstance(step, CyclingStep)
     for _ in range(4):
         step((torch.ones(4, FEATURES), torch.zeros(4, 1)))
-    rates = step.schedule.rates
-    told = {"sync_every": rates.sync_every, "wait": rates.wait, "due": step.weights.due}
+    assert step.weights.under_way is not None
+    told = asdict(step.schedule.rates) | {"due": step.weights.under_way.due}
+    Path(folder, f"told-{os.environ['RANK']}").write_text(json.dumps(told))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def merge_late(folder: str) -> None:
+    """Exchanges that are merged in the step in which the next starts, and have not arrived by then."""
+    dist.init_process_group("gloo")
+    model = nn.Sequential(nn.Linear(FEATURES, 20_000), nn.BatchNorm1d(20_000), nn.Linear(20_000, 1))
+    step = open_step(
+        "daso:merge=paper,sync-every=1,warm-up=0,cool-down=0,review-every=50",
+        node_size=2,
+        model=model,
+        make_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-4),
+    )
+    for _ in range(4):
+        step((torch.randn(4, FEATURES), torch.zeros(4, 1)))
+    told = {"exposed_s": step.exposed_s, "sum": sum(each.sum().item() for each in model.parameters())}
     Path(folder, f"told-{os.environ['RANK']}").write_text(json.dumps(told))
     dist.barrier()
     dist.destroy_process_group()

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syncline.errors import StrategyError
-from syncline.strategies.averaging.merging import merge_delta, merge_paper
+from syncline.strategies.averaging.merging import by_delta, by_paper, by_replacing
 from syncline.strategies.averaging.naming import find_saved, is_optional
 from syncline.strategies.averaging.nodes import NodeMap
 from syncline.strategies.averaging.schedule import (
+    PIECES,
     CycleSchedule,
     Phase,
     Phases,
@@ -21,7 +22,7 @@ from syncline.strategies.averaging.schedule import (
     Rates,
     hiding_rates,
 )
-from syncline.strategies.averaging.wire import Wire
+from syncline.strategies.averaging.wire import Average, Wire
 from syncline.strategies.daso import Daso
 from syncline.strategies.registry import parse_strategy
 
@@ -72,16 +73,38 @@ def test_plateaus(losses, fires):
 
 def test_auto_hides_exchanges_and_tightens():
     schedule = Daso(sync_every="auto").first_schedule()
-    schedule.review(1.0, exchange_steps=2.4)
+    schedule.review(1.0, exchange_steps=8.0)
     schedule.settle()
-    assert schedule.rates == Rates(6, 3)
-    for _ in range(3):
-        schedule.review(1.0, exchange_steps=2.4)
+    # All weights take eight steps, so a quarter of them takes two.
+    assert schedule.rates == Rates(4, 2, pieces=PIECES // 4)
+    schedule.review(0.94, exchange_steps=8.0)
     schedule.settle()
-    assert schedule.rates == Rates(3, 3)
+    assert schedule.rates == Rates(4, 2, pieces=PIECES // 4)
+    # It has fallen by less than 5 %.
+    schedule.review(0.9, exchange_steps=8.0)
+    schedule.settle()
+    assert schedule.rates == Rates(2, 2, pieces=PIECES // 4)
     schedule.review(0.1, exchange_steps=0.2)
     schedule.settle()
     assert schedule.rates == Rates(1, 1)
+
+
+@given(exchange_steps=st.floats(0.0, 400.0))
+def test_what_auto_sends_at_a_time_arrives_in_its_wait(exchange_steps):
+    rates = hiding_rates(exchange_steps, 1)
+    assert 1 <= rates.pieces <= PIECES
+    taken = exchange_steps * rates.pieces / PIECES
+    assert taken <= rates.wait + 1e-5
+    # No longer than two steps, unless a single piece takes longer; and no less than what would fit.
+    assert rates.wait <= 2 or rates.pieces == 1
+    assert rates.pieces == PIECES or exchange_steps * (rates.pieces + 1) / PIECES > 2 - 1e-5
+
+
+def test_an_exchange_that_takes_its_whole_wait_keeps_its_rates():
+    """What is measured in whole steps must not make the rates creep."""
+    for pieces in range(1, PIECES + 1):
+        rates = hiding_rates(2 * PIECES / pieces, 1)
+        assert (rates.pieces, rates.wait) == (pieces, 2)
     assert hiding_rates(1e9, 1).wait == 64
 
 
@@ -127,11 +150,15 @@ def test_merge_formulas(waited, own, nodes):
     torch.manual_seed(0)
     now, sent = torch.randn(nodes, 5, dtype=torch.float64), torch.randn(nodes, 5, dtype=torch.float64)
     mean = sent.mean(0)
-    paper = merge_paper(now[0], mean, waited=waited, nodes=nodes)
-    torch.testing.assert_close(paper, (own * now[0] + sent.sum(0)) / (own + nodes))
-    merged = torch.stack([merge_delta(now[i], mean, sent[i]) for i in range(nodes)])
+
+    def merged(rule, node):
+        merge = rule([Average(mean.clone())], [sent[node]], waited)
+        return merge.keep * now[node] + merge.changes[0]
+
+    torch.testing.assert_close(merged(by_paper(nodes), 0), (own * now[0] + sent.sum(0)) / (own + nodes))
+    torch.testing.assert_close(merged(by_replacing, 0), mean)
     # All that every node did since it sent is kept, and the means agree.
-    torch.testing.assert_close(merged - mean, now - sent)
+    torch.testing.assert_close(torch.stack([merged(by_delta, i) for i in range(nodes)]) - mean, now - sent)
 
 
 @pytest.mark.parametrize("wire", ["bf16", "fp16"])
@@ -145,7 +172,10 @@ def test_a_16_bit_wire_loses_nothing(wire):
         moves = [1e-5 * torch.rand(64), 1e-3 * torch.rand(64)]
         wanted += (moves[0].double() + moves[1].double()) / 2
         nodes = [node + move for node, move in zip(nodes, moves, strict=True)]
-        sent = [each.encode(node, 1.0) for each, node in zip(wires, nodes, strict=True)]
+        sent = [
+            each.encode(node, 1.0, torch.empty_like(node, dtype=each.dtype))
+            for each, node in zip(wires, nodes, strict=True)
+        ]
         total = sent[0].values + sent[1].values
         for bucket in sent:
             bucket.values = total
@@ -161,7 +191,10 @@ def test_fp16_takes_what_is_too_large_in_several_turns():
     wires = [Wire("fp16", 2, torch.zeros(1)) for _ in range(2)]
     nodes = [torch.tensor([1e5]), torch.tensor([1e5])]
     for _ in range(12):
-        sent = [each.encode(node, 1.0) for each, node in zip(wires, nodes, strict=True)]
+        sent = [
+            each.encode(node, 1.0, torch.empty_like(node, dtype=each.dtype))
+            for each, node in zip(wires, nodes, strict=True)
+        ]
         assert all(bucket.values.isfinite().all() for bucket in sent)
         total = sent[0].values + sent[1].values
         for bucket in sent:
@@ -199,6 +232,9 @@ def test_names_in_a_checkpoint():
         ("daso:sync-every=2,wait=3", "wait=3 is longer than sync-every=2"),
         ("daso:sync-every=0", "sync-every is 0"),
         ("daso:sync-every=auto,wait=2", "auto chooses how long to wait"),
+        ("daso:node-rate=0", "node-rate is 0"),
+        ("daso:sync-every=auto,local-skip=2", "averages inside nodes in every step"),
+        ("daso:on-node-loss=continue,node-size=1", "takes machines for nodes"),
         ("daso:inside=sharded,local-skip=2", "needs whole weights"),
         ("daso:warm-up=1.5", "warm-up is 1.5"),
         ("daso:sync-every=often", "it takes a whole number or auto"),

@@ -26,6 +26,7 @@ OPTIONS = {
 }
 VARIANTS = [
     "daso:warm-up=2,cool-down=2,review-every=1,merge=paper,sync-every=2,wait=2,reset=8",
+    "daso:warm-up=2,cool-down=2,review-every=1,merge=paper,sync-every=2,wait=2,reset=8,wire=fp16",
     "daso:warm-up=2,cool-down=2,review-every=3,local-skip=2,wire=bf16",
     "daso:warm-up=2,cool-down=2,review-every=3,inside=sharded,wire=fp16",
     "daso:warm-up=2,cool-down=2,review-every=3,sync-every=auto",
@@ -44,11 +45,8 @@ def strategies() -> list[str]:
 
 def open_course(strategy: str) -> Any:
     torch.manual_seed(5)
-    norm = "sharded" not in strategy
     options = StepOptions(clip_norm=1.0, accumulate=2)
-    return open_step(
-        strategy, node_size=2, model=Small(norm=norm), make_optimizer=adam, steps=STEPS, options=options
-    )
+    return open_step(strategy, node_size=2, model=Small(), make_optimizer=adam, steps=STEPS, options=options)
 
 
 def course(strategy: str, folder: str) -> dict[str, Any]:

@@ -77,10 +77,10 @@ def peaks():
 
 @pytest.fixture
 def peak(run_ranks, peaks):
-    def run(strategy, ranks=2, accumulate=1):
-        key = strategy, ranks, accumulate
+    def run(strategy, ranks=2, accumulate=1, model=MODEL):
+        key = strategy, ranks, accumulate, model
         if key not in peaks:
-            course = Course(strategy, MODEL, options=StepOptions(accumulate=accumulate))
+            course = Course(strategy, model, options=StepOptions(accumulate=accumulate))
             peaks[key] = run_ranks(peak_of, ranks, course)
         return peaks[key]
 
@@ -110,3 +110,15 @@ def test_it_does_not_grow_with_stages(peak):
     two = peak("local:cuts=blocks.3,head=linear")
     four = peak("local:cuts=blocks.1+blocks.3+blocks.5,head=linear", ranks=4)
     assert max(four) < max(two)
+
+
+def test_more_stages_of_the_same_size_keep_no_more(peak):
+    """Stages of 2 layers, 4 micro-batches of the same rows: 1F1B's first stage keeps one for each stage."""
+    short, cuts = "mlp:size=tiny,layers=4,width=64,features=64", ("blocks.1", "blocks.1+blocks.3+blocks.5")
+    local, one_f_one_b = (
+        [peak(f"{name},cuts={cuts[0]}", 2, parts, short), peak(f"{name},cuts={cuts[1]}", 4, parts)]
+        for name, parts in (("local:head=linear", 4), ("pipeline:microbatches=4", 1))
+    )
+    assert local[1][0] == local[0][0]
+    assert max(local[1]) == max(local[0])
+    assert one_f_one_b[1][0] == pytest.approx(2 * one_f_one_b[0][0], rel=0.1)

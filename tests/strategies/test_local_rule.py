@@ -65,6 +65,7 @@ def test_one_chunk_is_backpropagation_bit_for_bit(model):
     [
         ("chunks=3", MLP),
         ("chunks=3,head=mlp", RESNET),
+        ("chunks=2,head=conv", RESNET),
         ("variant=greedy", GPT),
         ("chunks=2,head=readout", GPT),
     ],

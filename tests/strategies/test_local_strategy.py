@@ -46,6 +46,7 @@ def reference(run_ranks, references):
         (4, "variant=overlap,chunks=4,queue=1", MLP),
         (4, "variant=greedy,queue=1,head=linear", MLP),
         (4, "chunks=4,head=readout,refresh=2", UNTIED),
+        (2, f"chunks=2,queue={2 * STEPS}", MLP),
     ],
 )
 def test_timing_changes_nothing(options, model, ranks, run_ranks, reference):
@@ -176,6 +177,17 @@ def test_goes_on_with_other_blocks_and_new_heads(run_ranks, tmp_path):
         assert weights.keys() == given.keys()
         assert all(name.startswith("auxiliary.") for name in new)
     assert run_ranks(hand_over, 2, giver, taker, tmp_path)[0][0]
+
+
+@pytest.mark.parametrize(("stages", "others"), [(2, 4), (4, 2)])
+def test_goes_on_with_another_number_of_stages(stages, others, run_ranks, tmp_path):
+    """On 4 ranks: 2 stages are replicated, 4 are not."""
+    giver, taker = (Course(f"local:stages={count}", MLP, steps=2) for count in (stages, others))
+    told = run_ranks(hand_over, 4, giver, taker, tmp_path)
+    for _, (given, taken), weights in told:
+        assert_identical(taken, given)
+        assert weights.keys() == given.keys()
+    assert any(new for new, *_ in told)
 
 
 def take_up_readout(folder):

@@ -10,7 +10,7 @@ from torch import nn
 
 from syncline.cluster.presets import cluster_from
 from syncline.cluster.process_group import process_group
-from syncline.cluster.rank import Rank
+from syncline.cluster.rank import Rank, current_rank
 from syncline.planning.stages import balance, candidates, segment_times
 from syncline.strategies.protocol import Job
 from syncline.strategies.registry import parse_strategy
@@ -114,6 +114,30 @@ def test_a_pretrained_model_learns_in_blocks_that_the_user_names():
     assert step.notes[0] == "local: 2 blocks on 1 stage"
     assert "after transformer.h.0" in step.notes[1]
     assert losses[-1] < losses[0] - 0.3
+
+
+def train_pretrained(strategy: str) -> list[float]:
+    torch.manual_seed(0)
+    model, compute_loss, batch = pretrained("GPT2LMHeadModel")
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    job = Job(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        compute_loss=compute_loss,
+        rank=current_rank(),
+        device=torch.device("cpu"),
+        example=batch,
+    )
+    step = parse_strategy(strategy).setup(job)
+    return [step(batch).item() for _ in range(4)]
+
+
+def test_a_pretrained_model_in_a_pipeline_equals_one_device(run_ranks):
+    (wanted,) = run_ranks(train_pretrained, 1, "single")
+    for losses in run_ranks(train_pretrained, 2, "pipeline:cuts=transformer.h.0"):
+        assert losses == pytest.approx(wanted, rel=1e-5)
 
 
 def test_a_rank_keeps_what_its_stages_use():

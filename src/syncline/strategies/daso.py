@@ -48,6 +48,9 @@ class Daso:
     """Steps, or the share of the run, after which the loss is looked at."""
     merge: Literal["delta", "paper"] = "delta"
     """delta keeps all steps made while waiting; paper is the published formula."""
+    node_rate: float | Literal["auto"] = "auto"
+    """Factor of the learning rate while nodes train by themselves; auto makes up for what Adam loses by a
+    node's noisier gradients, where these are clipped, and is 1 otherwise."""
     wire: WireType = "fp32"
     """Numbers on the link between nodes: fp32, or 16 bits with fp32 weights and error feedback."""
     inside: InsideKind = "data"
@@ -59,21 +62,47 @@ class Daso:
     """Whether the run ends when a node is lost, or the others go on without it and take it back."""
 
     def __post_init__(self) -> None:
-        for key, value in (("sync-every", self.sync_every), ("wait", self.wait), ("reset", self.reset)):
+        self._check_rates()
+        self._check_nodes()
+        check_length("daso", "warm-up", self.warm_up)
+        check_length("daso", "cool-down", self.cool_down)
+        check_length("daso", "review-every", self.review_every, least=0)
+        blocking = [part for part in (self.warm_up, self.cool_down) if isinstance(part, float)]
+        if sum(blocking) > 1:
+            raise StrategyError(
+                f"daso: warm-up={self.warm_up} and cool-down={self.cool_down} are shares of the run, and "
+                "together more than all of it.\nUse shares that leave steps to cycle in, such as the usual "
+                "0.05 each."
+            )
+
+    def _check_rates(self) -> None:
+        counts = {"sync-every": self.sync_every, "wait": self.wait, "reset": self.reset}
+        for key, value in (counts | {"local-skip": self.local_skip}).items():
             if isinstance(value, int) and value < 1:
                 raise StrategyError(f"daso: {key} is {value}; it must be at least 1 (step).")
-        if self.local_skip < 1:
-            raise StrategyError(f"daso: local-skip is {self.local_skip}; it must be at least 1 (step).")
-        if isinstance(self.sync_every, int) and (self.wait or 1) > self.sync_every:
+        if self.node_rate != "auto" and self.node_rate <= 0:
             raise StrategyError(
-                f"daso: wait={self.wait} is longer than sync-every={self.sync_every}: an average must arrive "
-                "before the next one is under way.\nUse a shorter wait or a longer sync-every."
+                f"daso: node-rate is {self.node_rate}; as a factor of the learning rate it must be above 0.\n"
+                "Use node-rate=1 for the rate of the run, or leave it out."
             )
-        if self.sync_every == "auto" and self.wait is not None:
+        if isinstance(self.sync_every, int):
+            if (self.wait or 1) > self.sync_every:
+                raise StrategyError(
+                    f"daso: wait={self.wait} is longer than sync-every={self.sync_every}: an average must "
+                    "arrive before the next one is under way.\nUse a shorter wait or a longer sync-every."
+                )
+        elif self.wait is not None:
             raise StrategyError(
                 f"daso: sync-every=auto chooses how long to wait, but wait={self.wait} is given too.\n"
                 "Leave wait out, or give sync-every in steps."
             )
+        elif self.local_skip > 1:
+            raise StrategyError(
+                "daso: sync-every=auto averages inside nodes in every step, but "
+                f"local-skip={self.local_skip} is given.\nLeave local-skip out, or give sync-every in steps."
+            )
+
+    def _check_nodes(self) -> None:
         if self.inside == "sharded" and self.local_skip > 1:
             raise StrategyError(
                 f"daso: local-skip={self.local_skip} needs whole weights on each rank, but inside=sharded "
@@ -84,15 +113,10 @@ class Daso:
                 "daso: on-node-loss=continue needs whole weights on each rank, but inside=sharded cuts "
                 "them.\nUse inside=data, or on-node-loss=stop."
             )
-        check_length("daso", "warm-up", self.warm_up)
-        check_length("daso", "cool-down", self.cool_down)
-        check_length("daso", "review-every", self.review_every, least=0)
-        blocking = [part for part in (self.warm_up, self.cool_down) if isinstance(part, float)]
-        if sum(blocking) > 1:
+        if self.node_size is not None and self.on_node_loss == "continue":
             raise StrategyError(
-                f"daso: warm-up={self.warm_up} and cool-down={self.cool_down} are shares of the run, and "
-                "together more than all of it.\nUse shares that leave steps to cycle in, such as the usual "
-                "0.05 each."
+                f"daso: on-node-loss=continue takes machines for nodes, but node-size={self.node_size} is "
+                "given.\nLeave node-size out, or use on-node-loss=stop."
             )
 
     def check(self, *, world_size: int, global_batch: int, accumulate: int) -> None:
@@ -115,6 +139,7 @@ class Daso:
             phases=phases,
             schedule=self.first_schedule(),
             merge=self.merge,
+            node_rate=None if self.node_rate == "auto" else self.node_rate,
             review_every=max(1, review_every),
         )
 
@@ -126,7 +151,7 @@ class Daso:
         return CycleSchedule(rates=rates, reset=self.reset, skips=self.inside == "data")
 
     def _phases(self, steps: int | None) -> Phases:
-        # Without a known end there is nothing to cool down for, unless it was asked for in steps.
+        # Without a known end there is nothing to cool down for.
         cool_down = 0 if steps is None else in_steps("daso", "cool-down", self.cool_down, steps)
         warm_up = in_steps("daso", "warm-up", self.warm_up, steps)
         return Phases(warm_up=warm_up, cool_down=cool_down, steps=steps)

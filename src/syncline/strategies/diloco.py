@@ -98,7 +98,7 @@ class _Fragment:
 
     def finish(self, number: int) -> None:
         """Take over what is under way, if anything is; the shared weights are what all nodes know then."""
-        if self.exchange.pending is None:
+        if self.exchange.under_way is None:
             return
         self.exchange.merge(number)
         self.exchange.rebase([shared.detach() for shared in self.outer.shared])
@@ -129,7 +129,8 @@ class _DiLoCoStep(AveragingStep):
         super()._update()
         number = self.done + 1
         for place, fragment in enumerate(self._fragments):
-            if fragment.exchange.pending is not None and number >= fragment.exchange.due:
+            under_way = fragment.exchange.under_way
+            if under_way is not None and number >= under_way.due:
                 fragment.finish(number)
             offset = (place + 1) * self._every // len(self._fragments)
             if number % self._every == offset % self._every:

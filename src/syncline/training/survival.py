@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from syncline.cluster.membership import Membership
 from syncline.cluster.process_group import meeting_store, open_generation, process_group
 from syncline.cluster.rank import Rank, launched_by_torchrun
+from syncline.errors import StrategyError
 from syncline.strategies.protocol import Strategy, survives_node_loss
 
 
@@ -18,6 +20,11 @@ class Survival:
     """The process group of a run whose nodes may be lost and come back."""
 
     def __init__(self, rank: Rank, device: torch.device) -> None:
+        if rank.nodes * rank.local_world_size != rank.world_size:
+            raise StrategyError(
+                f"on-node-loss=continue needs nodes of one size, but this one has {rank.local_world_size} of "
+                f"{rank.world_size} ranks.\nUse nodes of one size, or on-node-loss=stop."
+            )
         self._rank = rank
         self._device = device
         self._store = meeting_store()
@@ -49,6 +56,7 @@ class Survival:
     def close(self) -> None:
         """Leave the group for good."""
         self._membership.close()
+        gc.collect()
         if dist.is_initialized():
             dist.destroy_process_group()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -30,38 +32,79 @@ def local_part(tensor: Tensor) -> Tensor:
     return torch.view_as_real(own) if own.is_complex() else own
 
 
-class Buckets:
-    """A fixed list of tensors, copied to and from flat fp32 tensors of about `bucket_bytes`.
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A run of a tensor's numbers."""
 
-    A tensor is never cut: one that is larger than a bucket has a bucket of its own.
+    tensor: Tensor
+    start: int
+    stop: int
+
+    def read(self) -> Tensor:
+        return local_part(self.tensor).float().flatten()[self.start : self.stop]
+
+    def blend(self, keep: float, values: Tensor) -> None:
+        own = local_part(self.tensor)
+        flat = own.view(-1) if own.is_contiguous() else own.flatten()
+        part = flat[self.start : self.stop]
+        if keep:
+            torch.add(values, part, alpha=keep, out=part)
+        else:
+            part.copy_(values)
+        if not own.is_contiguous():
+            own.copy_(flat.view_as(own))
+
+
+class Buckets:
+    """A fixed list of tensors, copied to and from flat fp32 tensors of the same size, about `bucket_bytes`.
+
+    Args:
+        tensors: What is copied.
+        least: At least so many buckets, where there are as many numbers.
+        bucket_bytes: If one would be larger than this, a multiple of that number.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], bucket_bytes: int = BUCKET_BYTES) -> None:
-        self.parts: list[list[Tensor]] = []
-        room = 0
-        for tensor in tensors:
-            needed = 4 * local_part(tensor).numel()
-            if not self.parts or needed > room:
-                self.parts.append([])
-                room = bucket_bytes
-            self.parts[-1].append(tensor)
-            room -= needed
+    def __init__(
+        self, tensors: Sequence[Tensor], *, least: int = 1, bucket_bytes: int = BUCKET_BYTES
+    ) -> None:
+        sizes = [local_part(tensor).numel() for tensor in tensors]
+        count = least * max(1, math.ceil(4 * sum(sizes) / (bucket_bytes * least)))
+        self._spans = _cut(tensors, sizes, math.ceil(sum(sizes) / count))
 
-    @property
-    def numbers(self) -> int:
-        """How many numbers there are in all."""
-        return sum(local_part(tensor).numel() for tensors in self.parts for tensor in tensors)
+    def __len__(self) -> int:
+        return len(self._spans)
 
-    def read(self) -> list[Tensor]:
-        """The values now, copied."""
-        return [
-            torch.cat([local_part(tensor).float().flatten() for tensor in tensors]) for tensors in self.parts
-        ]
+    def read(self, which: Iterable[int] | None = None) -> list[Tensor]:
+        """The values now of all buckets, or of these, copied."""
+        numbers = range(len(self)) if which is None else which
+        return [torch.cat([span.read() for span in self._spans[number]]) for number in numbers]
 
-    def write(self, flats: Iterable[Tensor]) -> None:
-        """Put values back into the tensors."""
-        for tensors, flat in zip(self.parts, flats, strict=True):
-            sizes = [local_part(tensor).numel() for tensor in tensors]
-            for tensor, values in zip(tensors, flat.split(sizes), strict=True):
-                own = local_part(tensor)
-                own.copy_(values.view_as(own))
+    def write(self, flats: Iterable[Tensor], which: Iterable[int] | None = None) -> None:
+        """Put values back into the tensors of all buckets, or of these."""
+        self.blend(0.0, flats, which)
+
+    def blend(self, keep: float, flats: Iterable[Tensor], which: Iterable[int] | None = None) -> None:
+        """Make each number of all buckets, or of these, `keep` times what it is plus what is given for it."""
+        numbers = range(len(self)) if which is None else which
+        for number, flat in zip(numbers, flats, strict=True):
+            spans = self._spans[number]
+            sizes = [span.stop - span.start for span in spans]
+            for span, values in zip(spans, flat.split(sizes), strict=True):
+                span.blend(keep, values)
+
+
+def _cut(tensors: Sequence[Tensor], sizes: Sequence[int], each: int) -> list[list[_Span]]:
+    """Buckets of so many numbers, the last one perhaps of fewer."""
+    buckets: list[list[_Span]] = []
+    room = 0
+    for tensor, size in zip(tensors, sizes, strict=True):
+        start = 0
+        while start < size:
+            if not room:
+                buckets.append([])
+                room = each
+            stop = min(size, start + room)
+            buckets[-1].append(_Span(tensor, start, stop))
+            room -= stop - start
+            start = stop
+    return buckets

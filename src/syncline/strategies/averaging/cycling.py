@@ -11,9 +11,10 @@ from syncline.strategies.averaging.buckets import Buckets, float_buffers
 from syncline.strategies.averaging.gradients import GradientAverage
 from syncline.strategies.averaging.inside import average_inside, optimizer_floats
 from syncline.strategies.averaging.merging import by_delta, by_paper
+from syncline.strategies.averaging.node_rate import NodeRate
 from syncline.strategies.averaging.node_work import NodeWork
 from syncline.strategies.averaging.review import Review
-from syncline.strategies.averaging.schedule import CycleSchedule, Phase, Phases
+from syncline.strategies.averaging.schedule import PIECES, CycleSchedule, Phase, Phases
 from syncline.strategies.averaging.step import AveragingStep
 from syncline.strategies.averaging.weights import WeightExchange
 from syncline.workloads.workload import Batch
@@ -27,6 +28,8 @@ class CyclingStep(AveragingStep):
         phases: When to block and when to cycle.
         schedule: How often nodes exchange while cycling.
         merge: How a node takes over an average: the published rule or the one that keeps all steps.
+        node_rate: The factor of the learning rate while nodes train by themselves; None for what suits
+            the optimizer.
         review_every: After how many steps the loss is looked at.
     """
 
@@ -37,11 +40,15 @@ class CyclingStep(AveragingStep):
         phases: Phases,
         schedule: CycleSchedule,
         merge: Literal["paper", "delta"],
+        node_rate: float | None,
         review_every: int,
     ) -> None:
         super().__init__(work)
         self.schedule = schedule
+        # A run that is resumed with other rates shall have these.
+        self._asked = {"schedule": schedule.state(), "merge": merge, "node_rate": node_rate}
         self._merge: Literal["paper", "delta"] = merge
+        self._rate = NodeRate(node_rate, clips=work.job.options.clip_norm is not None)
         self._phases = phases
         self._review_every = review_every
         self._open()
@@ -50,7 +57,7 @@ class CyclingStep(AveragingStep):
         """The exchanges among the nodes of now."""
         work = self._work
         rule = by_delta if self._merge == "delta" else by_paper(work.groups.count)
-        self.weights = WeightExchange(work, rule)
+        self.weights = WeightExchange(work, rule, cut=self.schedule.auto)
         self._review = Review(self._review_every, work.job.device)
         self._gradients = GradientAverage(
             work.model, work.groups, work.wire, every_rank=work.inside.is_sharded
@@ -82,9 +89,11 @@ class CyclingStep(AveragingStep):
             self._update_together(number)
             return
         self._apart = self._apart or self._works_apart()
-        super()._update()
+        with self._rate.applied(self.optimizer):
+            super()._update()
         for reviewed in self._review.take(number):
             self.schedule.review(reviewed.loss, reviewed.exchange_steps)
+            self._rate.measure(self.optimizer, self._groups, self._device)
         if self._phases.ends_cycling(number):
             self.weights.merge(number)
             self.make_nodes_equal()
@@ -107,36 +116,37 @@ class CyclingStep(AveragingStep):
         """Merge what is due, and start what is due."""
         schedule, weights = self.schedule, self.weights
         self._watch(number)
-        is_due = weights.pending is not None and number >= weights.due
+        is_due = weights.under_way is not None and number >= weights.under_way.due
         if is_due and self._merge == "paper" and schedule.wanted is None and schedule.starts_now():
             self._join_node()
-            weights.start_then_merge(number, schedule.rates.wait)
+            weights.start_then_merge(number, schedule.rates.wait, schedule.rates.pieces)
             self._is_noted = False
         else:
             if is_due:
                 weights.merge(number)
-            if weights.pending is None:
+            if weights.under_way is None:
                 schedule.settle()
             if schedule.syncs_node_now() or schedule.rates.local_skip == 1:
                 self._join_node()
-            if weights.pending is None and schedule.starts_now():
-                weights.start(number, schedule.rates.wait)
+            if weights.under_way is None and schedule.starts_now():
+                weights.start(number, schedule.rates.wait, schedule.rates.pieces)
                 self._is_noted = False
         schedule.advance()
 
     def _watch(self, number: int) -> None:
         """Note when what is under way has arrived; on ranks that speak for their node."""
-        pending = self.weights.pending
-        if pending is None or not pending.works or self._is_noted:
+        under_way = self.weights.under_way
+        if under_way is None or not under_way.pending.works or self._is_noted:
             return
-        waited = number - self.weights.started
-        if pending.has_arrived:
-            self._review.note_exchange(waited)
+        waited, share = number - under_way.started, under_way.pieces / PIECES
+        if under_way.pending.has_arrived:
+            self._review.note_exchange(waited, share=share)
             self._is_noted = True
-        elif number >= self.weights.due:
+        elif number >= under_way.due:
             before_s = self.exposed_s
-            self.weights.exchange.arrive(pending)
-            self._review.note_exchange(waited, self.exposed_s - before_s)
+            # Not shared in the node yet: its other ranks are not here.
+            self.weights.exchange.wait(under_way.pending)
+            self._review.note_exchange(waited, self.exposed_s - before_s, share=share)
             self._is_noted = True
 
     def _join_node(self) -> None:
@@ -160,6 +170,7 @@ class CyclingStep(AveragingStep):
             "review": self._review.state(),
             "gradients": self._gradients.state(),
             "apart": self._apart,
+            "rate": self._rate.factor,
         }
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -174,6 +185,7 @@ class CyclingStep(AveragingStep):
         self._review.apply(told["review"], tensors["reviewed"])
         self._gradients.apply(told["gradients"], tensors)
         self._apart = told["apart"]
+        self._rate.factor = told["rate"]
 
     def _drop(self) -> None:
         # They know the groups that are left; `_open` makes new ones.
@@ -193,7 +205,11 @@ class CyclingStep(AveragingStep):
         for values in known:
             dist.broadcast(values, src=0)
         self.weights.rebase(known)
+        self._rate.measure(self.optimizer, self._groups, self._device)
 
     def _restart(self) -> None:
         self.make_nodes_equal()
-        self.weights.rebase()
+        self._open()
+
+    def _layout(self) -> dict[str, Any]:
+        return super()._layout() | {"asked": self._asked}

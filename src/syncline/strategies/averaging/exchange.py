@@ -11,9 +11,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from syncline.strategies.averaging.buckets import BUCKET_BYTES
 from syncline.strategies.averaging.nodes import NodeGroups
 from syncline.strategies.averaging.wire import Average, Sent, Wire
 
@@ -24,7 +26,10 @@ class Pending:
 
     values: list[Tensor]
     """This node's own."""
+    wires: list[Wire]
     sent: list[Sent]
+    flats: list[Tensor] = field(default_factory=list)
+    """What the collectives carry: the values that were sent, one after another."""
     works: list[dist.Work] = field(default_factory=list)
     """Empty on ranks that do not speak, and when the sums have arrived."""
     speaker: int | None = None
@@ -46,42 +51,58 @@ class ExchangeTimes:
 
 
 class Exchange:
-    """Averages fixed buckets of numbers over nodes.
+    """Averages buckets of numbers over nodes, each encoded by its wire.
 
     Args:
         groups: The nodes' process groups.
-        wires: The encoding of each bucket.
         every_rank: Every rank speaks for its own part, instead of one for its node.
     """
 
-    def __init__(self, groups: NodeGroups, wires: Sequence[Wire], *, every_rank: bool = False) -> None:
+    def __init__(self, groups: NodeGroups, *, every_rank: bool = False) -> None:
         self.groups = groups
-        self.wires = list(wires)
         self.turn = 0
         self.times = ExchangeTimes()
         self._every_rank = every_rank
 
-    def start(self, values: list[Tensor]) -> Pending:
+    def start(self, wires: list[Wire], values: list[Tensor]) -> Pending:
         """Post the sums of this node's values; the values must not be changed any more."""
-        sent = [wire.encode(each, self.groups.share) for wire, each in zip(self.wires, values, strict=True)]
+        flats, rooms = _rooms(wires, values)
+        sent = self._encode(wires, values, rooms)
         group = self.groups.own_across() if self._every_rank else self.groups.across(self.turn)
         works = []
         if group is not None and self.groups.count > 1:
-            works = [_sum(bucket.values, group) for bucket in sent]
-        pending = Pending(values=values, sent=sent, works=works, speaker=self.groups.speaker(self.turn))
+            works = [_sum(flat, group) for flat in flats]
+        speaker = self.groups.speaker(self.turn)
+        pending = Pending(values=values, wires=wires, sent=sent, flats=flats, works=works, speaker=speaker)
         self.turn = (self.turn + 1) % self.groups.nodes.turns
         return pending
 
-    def arrive(self, pending: Pending) -> None:
-        """Wait for the sums, and share them in the node; does nothing when that is done."""
-        if pending.speaker is None:
+    def wait(self, pending: Pending) -> None:
+        """Wait for the sums on a rank that speaks for its node; others of the node need not call this."""
+        if pending.has_arrived:
+            pending.works = []
             return
+        device = pending.flats[0].device
+        _drain(device)
         began_s = time.perf_counter()
         for work in pending.works:
             work.wait()
+        _drain(device)
+        pending.works = []
+        self.times.exposed_s += time.perf_counter() - began_s
+
+    def arrive(self, pending: Pending) -> None:
+        """Wait for the sums, and share them in the node; every rank of the node must call this.
+
+        Does nothing when that is done.
+        """
+        if pending.speaker is None:
+            return
+        self.wait(pending)
+        began_s = time.perf_counter()
         if self.groups.size > 1 and self.groups.count > 1 and not self._every_rank:
-            self._share(pending.sent, pending.speaker)
-        pending.works, pending.speaker = [], None
+            self._share(pending.flats, pending.speaker)
+        pending.speaker = None
         self.times.exchanges += 1
         self.times.exposed_s += time.perf_counter() - began_s
 
@@ -90,28 +111,59 @@ class Exchange:
         self.arrive(pending)
         return [
             wire.decode(sent, values)
-            for wire, sent, values in zip(self.wires, pending.sent, pending.values, strict=True)
+            for wire, sent, values in zip(pending.wires, pending.sent, pending.values, strict=True)
         ]
 
-    def arrived(self, values: list[Tensor], sums: list[Tensor]) -> Pending:
-        """An exchange of these values as if it had arrived with these sums."""
-        sent = [wire.encode(each, self.groups.share) for wire, each in zip(self.wires, values, strict=True)]
+    def arrived(self, wires: list[Wire], values: list[Tensor], sums: list[Tensor]) -> Pending:
+        """An exchange of these values as if it had arrived with these sums.
+
+        The wires must be as they were when the values were sent.
+        """
+        sent = self._encode(wires, values, _rooms(wires, values)[1])
         for bucket, total in zip(sent, sums, strict=True):
             bucket.values = total
-        return Pending(values=values, sent=sent)
+        return Pending(values=values, wires=wires, sent=sent)
 
-    def average(self, values: list[Tensor]) -> list[Average]:
+    def average(self, wires: list[Wire], values: list[Tensor]) -> list[Average]:
         """Start and finish."""
-        return self.finish(self.start(values))
+        return self.finish(self.start(wires, values))
 
-    def _share(self, buckets: Sequence[Sent], speaker: int) -> None:
-        works = [
-            dist.broadcast(bucket.values, src=speaker, group=self.groups.inside, async_op=True)
-            for bucket in buckets
+    def _encode(self, wires: Sequence[Wire], values: Sequence[Tensor], rooms: Sequence[Tensor]) -> list[Sent]:
+        return [
+            wire.encode(each, self.groups.share, room)
+            for wire, each, room in zip(wires, values, rooms, strict=True)
         ]
+
+    def _share(self, flats: Sequence[Tensor], speaker: int) -> None:
+        works = [dist.broadcast(flat, src=speaker, group=self.groups.inside, async_op=True) for flat in flats]
         for work in works:
             if work is not None:
                 work.wait()
+
+
+def _rooms(wires: Sequence[Wire], values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Empty tensors to be sent, and the part of them for each bucket: those of one type travel together."""
+    runs: list[tuple[torch.dtype, list[Tensor]]] = []
+    left = 0
+    for wire, each in zip(wires, values, strict=True):
+        size = each.numel() * wire.dtype.itemsize
+        if not runs or size > left or wire.dtype != runs[-1][0]:
+            runs.append((wire.dtype, []))
+            left = BUCKET_BYTES
+        runs[-1][1].append(each)
+        left -= size
+    flats, rooms = [], []
+    for dtype, run in runs:
+        sizes = [each.numel() for each in run]
+        flats.append(torch.empty(sum(sizes), dtype=dtype, device=run[0].device))
+        rooms += flats[-1].split(sizes)
+    return flats, rooms
+
+
+def _drain(device: torch.device) -> None:
+    """Let a device finish what it was given, so that the time until then is known; a CPU always has."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def _sum(values: Tensor, group: dist.ProcessGroup) -> dist.Work:

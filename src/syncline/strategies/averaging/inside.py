@@ -69,6 +69,8 @@ def optimizer_floats(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [
         value
         for entry in entries
-        for _, value in sorted(entry.items())
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0
+        for key, value in sorted(entry.items())
+        if key != "step"
+        and isinstance(value, torch.Tensor)
+        and (value.is_floating_point() or value.is_complex())
     ]

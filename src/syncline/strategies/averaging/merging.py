@@ -11,6 +11,7 @@ A node sent x_sent and has made W steps since, so that it stands at x. P nodes t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -18,16 +19,22 @@ from torch import Tensor
 from syncline.strategies.averaging.wire import Average
 
 
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """What becomes of the weights: x <- keep x + change, which needs no copy of them."""
+
+    keep: float
+    changes: list[Tensor]
+    """By bucket."""
+
+
 class TakeOver(Protocol):
     """A rule for taking over averages, bucket by bucket."""
 
-    def __call__(
-        self, now: Sequence[Tensor], averages: Sequence[Average], sent: Sequence[Tensor], waited: int
-    ) -> list[Tensor]:
-        """The weights from here on.
+    def __call__(self, averages: Sequence[Average], sent: Sequence[Tensor], waited: int) -> Merge:
+        """What becomes of the weights; the averages may be overwritten.
 
         Args:
-            now: Where this node stands.
             averages: What came back.
             sent: Where this node stood when it sent.
             waited: How many steps ago that was.
@@ -35,43 +42,23 @@ class TakeOver(Protocol):
         ...
 
 
-def merge_paper(now: Tensor, mean: Tensor, *, waited: int, nodes: int) -> Tensor:
-    """The published formula, with the sum written as P times the mean."""
-    own = 2 * waited or 1
-    return (own * now + nodes * mean) / (own + nodes)
-
-
-def merge_delta(now: Tensor, mean: Tensor, sent: Tensor) -> Tensor:
-    """Own place plus the others' movement."""
-    return now + (mean - sent)
-
-
 def by_paper(nodes: int) -> TakeOver:
-    """The published rule among so many nodes."""
+    """The published rule among so many nodes, with the sum written as P times the mean."""
 
-    def take_over(
-        now: Sequence[Tensor], averages: Sequence[Average], sent: Sequence[Tensor], waited: int
-    ) -> list[Tensor]:
-        return [
-            merge_paper(each, average.own(), waited=waited, nodes=nodes)
-            for each, average in zip(now, averages, strict=True)
-        ]
+    def take_over(averages: Sequence[Average], sent: Sequence[Tensor], waited: int) -> Merge:
+        own = 2 * waited or 1
+        changes = [average.own().mul_(nodes / (own + nodes)) for average in averages]
+        return Merge(own / (own + nodes), changes)
 
     return take_over
 
 
-def by_delta(
-    now: Sequence[Tensor], averages: Sequence[Average], sent: Sequence[Tensor], waited: int
-) -> list[Tensor]:
+def by_delta(averages: Sequence[Average], sent: Sequence[Tensor], waited: int) -> Merge:
     """The rule that keeps all own steps."""
-    return [
-        merge_delta(each, average.own(), before)
-        for each, average, before in zip(now, averages, sent, strict=True)
-    ]
+    changes = [average.own().sub_(before) for average, before in zip(averages, sent, strict=True)]
+    return Merge(1.0, changes)
 
 
-def by_replacing(
-    now: Sequence[Tensor], averages: Sequence[Average], sent: Sequence[Tensor], waited: int
-) -> list[Tensor]:
+def by_replacing(averages: Sequence[Average], sent: Sequence[Tensor], waited: int) -> Merge:
     """The rule of those who wait."""
-    return [average.own() for average in averages]
+    return Merge(0.0, [average.own() for average in averages])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from syncline.strategies.averaging.merging import Merge
 from syncline.strategies.averaging.wire import Average
 
 
@@ -21,21 +22,20 @@ class OuterNesterov:
 
     def __init__(self, start: Sequence[Tensor], *, lr: float, momentum: float) -> None:
         self.shared = [nn.Parameter(values.clone()) for values in start]
-        self._optimizer = torch.optim.SGD(self.shared, lr=lr, momentum=momentum, nesterov=momentum > 0)
+        # As a group, for a rank's parts of some weights may be empty, and a list must not.
+        groups = [{"params": self.shared}]
+        self._optimizer = torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0)
 
-    def __call__(
-        self, now: Sequence[Tensor], averages: Sequence[Average], sent: Sequence[Tensor], waited: int
-    ) -> list[Tensor]:
+    def __call__(self, averages: Sequence[Average], sent: Sequence[Tensor], waited: int) -> Merge:
         """Move the shared weights; a node keeps what it did since it sent, and what 16 bits left behind."""
         for shared, average in zip(self.shared, averages, strict=True):
             shared.grad = shared.detach() - average.mean
         self._optimizer.step()
-        taken = []
-        for shared, average, each, before in zip(self.shared, averages, now, sent, strict=True):
-            since = each - before
-            kept = since if average.unsent is None else since + average.unsent
-            taken.append(shared.detach() + kept)
-        return taken
+        changes = []
+        for shared, average, before in zip(self.shared, averages, sent, strict=True):
+            change = shared.detach() - before
+            changes.append(change if average.unsent is None else change.add_(average.unsent))
+        return Merge(1.0, changes)
 
     def restart(self, values: Sequence[Tensor]) -> None:
         """Begin anew from values that all nodes have alike."""

@@ -22,7 +22,7 @@ class Reviewed:
 
     loss: float
     exchange_steps: float | None
-    """How many steps an exchange took on average; None when none ended."""
+    """How many steps an exchange of all weights takes on average; None when none ended."""
 
 
 @dataclass(slots=True)
@@ -93,10 +93,10 @@ class Review:
             self._step_s = max(1e-6, (now_s - self._last[0]) - (exposed_s - self._last[1]))
         self._last = (now_s, exposed_s)
 
-    def note_exchange(self, steps: float, waited_s: float = 0.0) -> None:
-        """An exchange was over after so many steps and some waiting."""
+    def note_exchange(self, steps: float, waited_s: float = 0.0, *, share: float = 1.0) -> None:
+        """An exchange of a share of the weights was over after so many steps and some waiting."""
         if self._step_s or not waited_s:
-            self._sums[2] += steps + (waited_s / self._step_s if waited_s else 0.0)
+            self._sums[2] += (steps + (waited_s / self._step_s if waited_s else 0.0)) / share
             self._sums[3] += 1
 
     def state(self) -> dict[str, Any]:

@@ -16,9 +16,12 @@ from typing import Any
 
 IMPROVED = 0.95
 PATIENCE = 2
+PIECES = 16
+"""Into so many pieces weights are cut where they may go in turns."""
 MOST_WAIT = 64
 """An average that arrives later than this is of little use, however slow the link."""
 FIRST_SLACK = 2
+_ROUNDING = 1e-6
 
 
 class Phase(Enum):
@@ -38,6 +41,8 @@ class Rates:
     """W: from a start to its merge."""
     local_skip: int = 1
     """L: gradients are averaged inside a node in one of so many steps."""
+    pieces: int = PIECES
+    """How many pieces of the weights go with one exchange; all, but with `auto`."""
 
     def tightened(self, reset: int) -> Rates:
         """What follows a plateau."""
@@ -109,14 +114,14 @@ class CycleSchedule:
     """With `auto`: B is so many times W."""
 
     def review(self, loss: float, exchange_steps: float | None = None) -> None:
-        """Take in the mean loss since the last review, and how many steps an exchange took."""
+        """Take in the mean loss since the last review, and how many steps all weights take on the link."""
         is_flat = self.plateau.review(loss)
         if not self.auto:
             if is_flat:
                 tighter = (self.wanted or self.rates).tightened(self.reset)
                 self.wanted = tighter if self.skips else replace(tighter, local_skip=1)
             return
-        if is_flat:
+        if is_flat or self.plateau.bad_reviews:
             self.slack = max(1, self.slack // 2)
         if exchange_steps is not None:
             self.wanted = hiding_rates(exchange_steps, self.slack)
@@ -158,6 +163,13 @@ class CycleSchedule:
 
 
 def hiding_rates(exchange_steps: float, slack: int) -> Rates:
-    """The tightest rates at which an exchange that takes so many steps hides behind them."""
-    wait = min(MOST_WAIT, max(1, math.ceil(exchange_steps)))
-    return Rates(wait * slack, wait)
+    """The rates at which exchanges hide behind steps, when all weights together take so many of them.
+
+    What takes more than two steps goes in pieces, as many at a time as arrive within two: stale averages cost
+    more than rare ones. With two steps to arrive in, one that needs a single step is told from one
+    that needs both, so that a faster link is noticed.
+    """
+    fitting = int(2 * PIECES / max(exchange_steps, 1e-9) + _ROUNDING)
+    pieces = min(PIECES, max(1, fitting))
+    wait = min(MOST_WAIT, max(1, math.ceil(exchange_steps * pieces / PIECES - _ROUNDING)))
+    return Rates(wait * slack, wait, pieces=pieces)

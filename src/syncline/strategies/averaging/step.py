@@ -25,6 +25,8 @@ from syncline.strategies.state import apply_state
 from syncline.workloads.workload import Batch
 
 _SCHEDULE = f"{AVERAGING}.schedule"
+_FORM = 2
+"""Of what a checkpoint holds of a schedule and of what is under way."""
 
 
 class AveragingStep(GradientStep):
@@ -48,6 +50,9 @@ class AveragingStep(GradientStep):
     def __call__(self, batch: Batch) -> Tensor:
         """Train on this rank's rows; their mean loss, detached."""
         loss = super().__call__(batch)
+        if self._work.inside.is_sharded:
+            # DDP shares them; FSDP2 leaves each rank with those of its own rows.
+            average_inside(Buckets(float_buffers(self.model)), self._groups)
         self.done += 1
         return loss
 
@@ -59,7 +64,8 @@ class AveragingStep(GradientStep):
 
     def state_dict(self) -> dict[str, Any]:
         """The node's weights and optimizer state, and the place in the schedule."""
-        scope = self._rank_scope if self._is_apart() else self._node_scope
+        is_own = self._is_apart() and dist.get_rank() != self._groups.members[0]
+        scope = self._rank_scope if is_own else self._node_scope
         state = {_scoped(name, scope): value for name, value in super().state_dict().items()}
         told = {"done": self.done, "layout": self._layout()} | self._schedule_state()
         state[_SCHEDULE] = json.dumps(told)
@@ -89,16 +95,12 @@ class AveragingStep(GradientStep):
 
     def make_nodes_equal(self) -> None:
         """Give all nodes the exact mean of weights, buffers and optimizer state; all ranks must call this."""
-        floats = [*self._weights(), *optimizer_floats(self.optimizer), *float_buffers(self.model)]
-        buckets = Buckets(floats)
-        if not self._work.inside.is_sharded:
-            average_inside(buckets, self._groups)
-        exchange = Exchange(
-            self._groups,
-            [Wire("fp32", self._groups.count) for _ in buckets.parts],
-            every_rank=self._work.inside.is_sharded,
-        )
-        averages = exchange.average(buckets.read())
+        buffers = float_buffers(self.model)
+        buckets = Buckets([*self._weights(), *optimizer_floats(self.optimizer), *buffers])
+        average_inside(Buckets(buffers) if self._work.inside.is_sharded else buckets, self._groups)
+        exchange = Exchange(self._groups, every_rank=self._work.inside.is_sharded)
+        wires = [Wire("fp32", self._groups.count) for _ in range(len(buckets))]
+        averages = exchange.average(wires, buckets.read())
         buckets.write(average.mean for average in averages)
 
     def release(self) -> None:
@@ -137,8 +139,13 @@ class AveragingStep(GradientStep):
 
     def _layout(self) -> dict[str, Any]:
         """What must be the same for a schedule to go on."""
-        sizes = [len(members) for members in self._groups.nodes.ranks]
-        return {"kind": type(self).__name__, "sizes": sizes, "wire": self._work.wire}
+        return {
+            "form": _FORM,
+            "kind": type(self).__name__,
+            "sizes": [len(members) for members in self._groups.nodes.ranks],
+            "wire": self._work.wire,
+            "sharded": self._work.inside.is_sharded,
+        }
 
     def _weights(self) -> list[nn.Parameter]:
         return trained_parameters(self.model)

@@ -10,6 +10,7 @@ small for 16 bits is only sent later.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -34,6 +35,8 @@ class Sent:
     """In the type of the wire; summed over the nodes in place."""
     own: Tensor | None = None
     """What this node sent, as fp32; None with an fp32 wire, which sends everything."""
+    reference: Tensor | None = None
+    """What it was a movement away from, if it was one."""
     scale: float = 1.0
 
 
@@ -47,7 +50,7 @@ class Average:
     """What this node had to say beyond what 16 bits carried."""
 
     def own(self) -> Tensor:
-        """The mean as this node takes it over."""
+        """The mean as this node takes it over; writing to it may write to the mean."""
         return self.mean if self.unsent is None else self.mean + self.unsent
 
 
@@ -74,27 +77,31 @@ class Wire:
         if self.dtype != torch.float32:
             self.reference = reference.clone()
 
-    def encode(self, values: Tensor, share: float) -> Sent:
-        """What to send for a node's values; the node counts for `share` of an average node."""
+    def encode(self, values: Tensor, share: float, room: Tensor) -> Sent:
+        """Put into `room` what to send for a node's values; it counts for `share` of an average node."""
         if self.dtype == torch.float32:
-            return Sent(values * share)
-        movement = values if self.reference is None else values - self.reference
-        scaled = movement * (self.scale * share)
+            return Sent(torch.mul(values, share, out=room))
+        reference, scale = self.reference, self.scale
+        scaled = values * (scale * share) if reference is None else (values - reference).mul_(scale * share)
         if self.dtype == torch.float16:
             scaled.clamp_(-_FP16_LIMIT / self.nodes, _FP16_LIMIT / self.nodes)
-        encoded = scaled.to(self.dtype)
-        return Sent(encoded, own=encoded.float().div_(self.scale * share), scale=self.scale)
+        room.copy_(scaled)
+        return Sent(room, own=scaled.copy_(room).div_(scale * share), reference=reference, scale=scale)
 
     def decode(self, sent: Sent, values: Tensor) -> Average:
-        """The average over nodes, when `sent` has been summed; `values` are those that were encoded."""
+        """The average over nodes, when `sent` has been summed; `values` are those that were encoded.
+
+        What was sent is used up.
+        """
         if sent.own is None:
-            return Average(sent.values / self.nodes)
+            return Average(sent.values.div_(self.nodes))
         moved = sent.values.float().div_(self.nodes * sent.scale)
         self._follow(moved)
-        if self.reference is None:
+        if sent.reference is None:
             return Average(moved, unsent=values - sent.own)
-        unsent = values - self.reference - sent.own
-        self.reference += moved
+        unsent = (values - sent.reference).sub_(sent.own)
+        # Not in place: what was sent meanwhile is a movement away from the old one.
+        self.reference = sent.reference + moved
         return Average(self.reference.clone(), unsent=unsent)
 
     def _follow(self, moved: Tensor) -> None:
@@ -104,3 +111,8 @@ class Wire:
         largest = moved.abs().max().item()
         if largest > 0 and math.isfinite(largest):
             self.scale = 2.0 ** round(math.log2(_FP16_PEAK / largest))
+
+
+def scales_of(wires: Sequence[Wire]) -> Tensor:
+    """The scales of wires, as a checkpoint holds them: a rank with parts of its own has its own."""
+    return torch.tensor([wire.scale for wire in wires], dtype=torch.float64)

@@ -63,6 +63,7 @@ class LocalStep(Together):
         self.loss_weight = 1.0 if parts.layout.is_last else 0.0
         self.blocks = parts.blocks
         self.plans = parts.plans
+        self.rule = parts.rule
         self.transport = parts.transport
         self._parts = parts
         self._options = job.options
