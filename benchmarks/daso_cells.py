@@ -13,7 +13,7 @@ import json
 import statistics
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from daso_torchft import TORCHFT, torchft_run
 from syncline.cluster.device import rank_device
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import Rank, current_rank
 from syncline.cluster.traffic import TrafficMeter
 from syncline.errors import SynclineError
 from syncline.training.config import EvaluationConfig, OptimizerConfig, ScheduleConfig, TrainConfig
-from syncline.training.run import open_loop, prepare_run
+from syncline.training.run import Run, open_loop, prepare_run
 from syncline.training.sinks import METRICS_FILE
 from syncline.training.stop_flag import StopFlag
 
@@ -43,8 +44,8 @@ class Cell:
     steps: int
     batch: int
     clip_norm: float | None
-    sgd_rate: float | None
-    """The learning rate of SGD with momentum; the model's usual optimizer without it."""
+    adamw_rate: float | None
+    """The learning rate of AdamW; the model's usual optimizer without it."""
 
     def key(self) -> str:
         """The name under which its result is kept."""
@@ -60,7 +61,7 @@ class Cell:
             steps=self.steps,
             seed=self.seed,
             clip_norm=self.clip_norm,
-            optimizer=OptimizerConfig(name="sgd", lr=self.sgd_rate) if self.sgd_rate else None,
+            optimizer=OptimizerConfig(lr=self.adamw_rate) if self.adamw_rate else None,
             schedule=ScheduleConfig(shape="cosine", warmup_steps=self.steps // 20, floor=0.1),
             evaluation=EvaluationConfig(batches=32),
         )
@@ -87,8 +88,10 @@ def _train(cell: Cell, rank: Rank, device: torch.device) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         traffic = TrafficMeter()
         try:
-            run = prepare_run(cell.config(rank.world_size), rank, device)
-            with open_loop(run, Path(folder), None, StopFlag()) as loop:
+            with (
+                _opened(cell, rank, device) as run,
+                open_loop(run, Path(folder), None, StopFlag()) as loop,
+            ):
                 loop.run()
                 sent = traffic.sent() or {}
         except SynclineError as error:
@@ -108,6 +111,13 @@ def _train(cell: Cell, rank: Rank, device: torch.device) -> dict[str, Any]:
         "median_step_s": statistics.median(measured.steady_step_s),
         "network_bytes": total.item(),
     }
+
+
+def _opened(cell: Cell, rank: Rank, device: torch.device) -> AbstractContextManager[Run]:
+    config = cell.config(rank.world_size)
+    if cell.strategy in TORCHFT:
+        return torchft_run(config, rank, device)
+    return nullcontext(prepare_run(config, rank, device))
 
 
 def measure_exposure(argument: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 BASELINE = "data"
 WINDOW = 20
 """Steps over which a loss is averaged."""
-SETTING = ("model", "batch", "steps", "clip_norm", "sgd_rate", "cluster")
+SETTING = ("model", "batch", "steps", "clip_norm", "adamw_rate", "cluster")
 
 
 def rows_of(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -20,22 +20,49 @@ def rows_of(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
     with it after nine tenths of its steps, for the data of seeds are not equally hard.
     """
     rows = []
-    for setting in sorted({tuple(each[key] for key in SETTING) for each in done}, key=str):
-        here = [each for each in done if tuple(each[key] for key in SETTING) == setting]
+    for here in settings_of(done):
+        setting = {key: here[0][key] for key in SETTING}
         base = [each for each in here if each["strategy"] == BASELINE and each["status"] == "ok"]
-        for strategy in dict.fromkeys(each["strategy"] for each in sorted(here, key=_order)):
+        for strategy in dict.fromkeys(each["strategy"] for each in here):
             cells = [each for each in here if each["strategy"] == strategy]
             seeds = {each["seed"] for each in cells}
             peers = [each for each in base if each["seed"] in seeds]
-            rows.append(
-                dict(zip(SETTING, setting, strict=True)) | {"strategy": strategy} | _row(cells, peers)
-            )
+            rows.append(setting | {"strategy": strategy} | _row(cells, peers))
     return rows
+
+
+def settings_of(done: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The trainings of each setting, the baseline's first."""
+    settings = sorted({tuple(each[key] for key in SETTING) for each in done}, key=str)
+    ordered = sorted(done, key=_order)
+    return [[each for each in ordered if tuple(each[key] for key in SETTING) == one] for one in settings]
+
+
+def skipped_rows(cells: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a strategy and setting that was not run and has no figures of another time, with the reason."""
+    names = (*SETTING, "strategy")
+    known = {tuple(row[name] for name in names) for row in rows}
+    found = {tuple(cell[name] for name in names): cell["reason"] for cell in cells}
+    return [
+        dict(zip(names, key, strict=True)) | {"seeds": 0, "skipped": reason}
+        for key, reason in found.items()
+        if key not in known
+    ]
+
+
+def smooth(cell: dict[str, Any]) -> np.ndarray:
+    """The mean loss of the last steps, at each step; of fewer at the start."""
+    losses = np.array(cell["losses"])
+    sums = np.cumsum(losses)
+    sums[WINDOW:] = sums[WINDOW:] - sums[:-WINDOW]
+    return sums / np.minimum(np.arange(len(losses)) + 1, WINDOW)
 
 
 def line_of(row: dict[str, Any]) -> str:
     """A row as one line of text."""
     head = f"{row['cluster']:12} {row['strategy']:40}"
+    if "skipped" in row:
+        return f"{head} skipped: {row['skipped']}"
     if "reason" in row:
         return f"{head} failed: {row['reason']}"
     reached = "not reached" if row["time_to_target_s"] is None else f"{row['time_to_target_s']:6.2f} s"
@@ -51,7 +78,7 @@ def _row(cells: list[dict[str, Any]], base: list[dict[str, Any]]) -> dict[str, A
     failed = [cell for cell in cells if cell["status"] != "ok"]
     if failed:
         return {"seeds": len(cells), "reason": failed[0]["reason"]}
-    targets = {each["seed"]: float(_smooth(each)[int(0.9 * len(each["losses"]))]) for each in base}
+    targets = {each["seed"]: float(smooth(each)[int(0.9 * len(each["losses"]))]) for each in base}
     times = _times_to(cells, targets)
     row: dict[str, Any] = {
         "seeds": len(cells),
@@ -59,7 +86,7 @@ def _row(cells: list[dict[str, Any]], base: list[dict[str, Any]]) -> dict[str, A
         "time_to_target_s": times and statistics.median(times.values()),
         "median_step_s": _median(cells, "median_step_s"),
         "total_s": statistics.median(cell["time_s"][-1] for cell in cells),
-        "final_loss": statistics.fmean(_smooth(cell)[-1] for cell in cells),
+        "final_loss": statistics.fmean(smooth(cell)[-1] for cell in cells),
         "eval_loss": statistics.fmean(cell["eval_loss"] for cell in cells),
         "network_bytes": _median(cells, "network_bytes"),
     }
@@ -92,13 +119,5 @@ def _times_to(cells: list[dict[str, Any]], targets: dict[int, float]) -> dict[in
 
 
 def _time_to(cell: dict[str, Any], target: float | None) -> float | None:
-    below = np.nonzero(_smooth(cell)[WINDOW - 1 :] <= target)[0] if target is not None else []
+    below = np.nonzero(smooth(cell)[WINDOW - 1 :] <= target)[0] if target is not None else []
     return cell["time_s"][int(below[0]) + WINDOW - 1] if len(below) else None
-
-
-def _smooth(cell: dict[str, Any]) -> np.ndarray:
-    """The mean loss of the last steps, at each step; of fewer at the start."""
-    losses = np.array(cell["losses"])
-    sums = np.cumsum(losses)
-    sums[WINDOW:] = sums[WINDOW:] - sums[:-WINDOW]
-    return sums / np.minimum(np.arange(len(losses)) + 1, WINDOW)

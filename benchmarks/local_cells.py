@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,14 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What makes it another cell than others."""
-        return json.dumps(asdict(self), sort_keys=True)
+        """What makes it another training than others: its blocks, by whatever name and options.
+
+        Raises:
+            StrategyError: The options do not fit the model.
+        """
+        given = {name: value for name, value in asdict(self).items() if name not in ("method", "options")}
+        trained = what_is_trained(self.model, self.data, self.batch, self.options)
+        return json.dumps(given | {"trained": trained}, sort_keys=True)
 
 
 class Cells:
@@ -81,8 +88,11 @@ class Cells:
         self._pool.shutdown()
 
     def run(self, cells: Sequence[Cell], ends: float) -> list[dict[str, Any]]:
-        """Run what the file does not have yet, add it, and give all; starts none after `ends`."""
-        waiting = deque(cell for cell in cells if cell.key not in self._done)
+        """Run what the file does not have yet, add it, and give all; starts none after `ends`.
+
+        Cells that train the same share one training.
+        """
+        waiting = deque({cell.key: cell for cell in cells if cell.key not in self._done}.values())
         running: set[Future[dict[str, Any]]] = set()
         while running or (waiting and time.monotonic() < ends):
             while waiting and len(running) < self._jobs and time.monotonic() < ends:
@@ -90,7 +100,7 @@ class Cells:
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for row in (one.result() for one in finished):
                 self._keep(row)
-        return [self._done[cell.key] for cell in cells if cell.key in self._done]
+        return [self._done[cell.key] | {"cell": asdict(cell)} for cell in cells if cell.key in self._done]
 
     def _keep(self, row: dict[str, Any]) -> None:
         with self._path.open("a", encoding="utf-8") as file:
@@ -107,7 +117,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     if workload.data is None or workload.data.evaluation is None:
         raise TypeError("a cell needs data to train and to evaluate on")
     with process_group(torch.device("cpu")):
-        step = _make_step(cell, workload)
+        step = _make_step(workload, cell.options, cell.batch, cell.rate)
         batches = GlobalBatches(workload.data.train, cell.batch, cell.seed)
         schedule = CosineAnnealingLR(step.optimizer, T_max=cell.steps)
         curve, spent = [], 0.0
@@ -148,17 +158,29 @@ def flops(cutting: Cutting, plans: Iterable[BlockPlan], rows: int) -> tuple[floa
     return sum(costs), max(costs)
 
 
-def _make_step(cell: Cell, workload: LoadedWorkload) -> LocalStep:
+@cache
+def what_is_trained(model: str, data: str, batch: int, options: str) -> list[Any]:
+    """The blocks that options make of a model, with their heads, and how losses teach them."""
+    with process_group(torch.device("cpu")):
+        step = _make_step(load_workload(model, data=data, seed=0), options, batch, rate=0.0)
+    blocks = [
+        (plan.cut, plan.head and (plan.head.kind, plan.head.forward_flops, plan.head.shares))
+        for plan in step.plans.blocks
+    ]
+    return [blocks, step.rule.overlap, step.rule.combine]
+
+
+def _make_step(workload: LoadedWorkload, options: str, batch: int, rate: float) -> LocalStep:
     model = workload.build_model()
     job = Job(
         model=model,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=cell.rate, weight_decay=0.01),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01),
         compute_loss=workload.compute_loss,
         rank=Rank(),
         device=torch.device("cpu"),
-        example=workload_batch(workload, cell.batch),
+        example=workload_batch(workload, batch),
     )
-    step = parse_strategy(f"local:stages=1,{cell.options}").setup(job)
+    step = parse_strategy(f"local:stages=1,{options}").setup(job)
     if not isinstance(step, LocalStep):
         raise TypeError("cells are trained with the strategy local")
     return step

@@ -3,11 +3,12 @@
     python benchmarks/local_learning.py [--task language vision] [--minutes 6] [--jobs 2] [-o FOLDER]
 
 Every method has the same model, data, batch, budget of steps, and tuning: each rate of the grid with the
-first seed, then the best one with the others. Methods: backpropagation; 2 and 4 chunks with each head that
-fits; overlap and greedy with the default head. Finished trainings are kept, so the command can be repeated
-until all are done (about 20 minutes on 2 cores). It writes a table and a page with loss by samples and by
-time. Time is that of the slowest block, each on a device of its own: CPU seconds of one process times that
-block's share of the FLOPs.
+first seed, then the best one with the others. Budgets are short, so that all fit into half an hour on 2
+cores. Methods: backpropagation; 2 chunks, 4 chunks, overlap and greedy, each with each head; a head that does
+not fit the task is listed with the reason. Methods that make the same blocks share one training, and say so.
+Finished trainings are kept: repeat the command until all are done. It writes a table and a page with loss by
+samples and by time. Time is that of the slowest block, each on a device of its own: CPU seconds of one
+process times that block's share of the FLOPs.
 """
 
 from __future__ import annotations
@@ -15,28 +16,43 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import plotly.graph_objects as go
+from plotly.colors import qualitative
+from plotly.subplots import make_subplots
 
-from local_cells import Cell, Cells
-from local_page import write_page
+from chart_page import write_page
+from local_cells import Cell, Cells, what_is_trained
 from record import write_record
+from syncline.errors import StrategyError
+from syncline.strategies.local.heads import HeadKind
 
 SEEDS = (0, 1, 2)
 EVALUATION_ROWS = 512
-COMMON = {
-    "backprop": "chunks=1",
-    "2 chunks, mirror": "chunks=2,head=mirror",
-    "2 chunks, mlp": "chunks=2,head=mlp",
-    "2 chunks, linear": "chunks=2,head=linear",
-    "4 chunks, mirror": "chunks=4,head=mirror",
+VARIANTS = {
+    "2 chunks": "chunks=2",
+    "4 chunks": "chunks=4",
     "overlap, 4 chunks": "variant=overlap,chunks=4",
     "greedy": "variant=greedy",
 }
+HEADS: tuple[str, ...] = get_args(HeadKind)
+AXES = {"samples": "samples", "seconds": "CPU seconds of the slowest block"}
+LINES: dict[str, dict[str, Any]] = {
+    "backprop": {"color": "black", "width": 3},
+    "linear": {"color": qualitative.D3[0]},
+    "mlp": {"color": qualitative.D3[1]},
+    "conv": {"color": qualitative.D3[2]},
+    "mirror": {"color": qualitative.D3[4], "width": 4},
+    "readout": {"color": qualitative.D3[3], "dash": "dot"},
+    "mirror, cap 3": {"color": qualitative.D3[6], "dash": "dot"},
+}
+"""Dots for what may lie on another line."""
+TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 2.5, 3, 3.5, 4)
 
 
 @dataclass(frozen=True)
@@ -50,11 +66,11 @@ class Task:
     batch: int
     steps: int
     every: int
-    more: dict[str, str]
-    """Methods besides the common ones."""
     measure: str
     """`loss` or `accuracy`: what the gap is in."""
     limit: float
+    more: Mapping[str, str] = field(default_factory=dict)
+    """Methods besides each variant with each head, for comparison only."""
 
 
 TASKS = (
@@ -66,10 +82,6 @@ TASKS = (
         batch=16,
         steps=240,
         every=60,
-        more={
-            "2 chunks, readout": "chunks=2,head=readout",
-            "4 chunks, readout": "chunks=4,head=readout",
-        },
         measure="loss",
         limit=0.03,
     ),
@@ -79,15 +91,11 @@ TASKS = (
         data="digits",
         rates=(1e-3, 2e-3, 4e-3),
         batch=32,
-        steps=900,
+        steps=600,
         every=100,
-        more={
-            "2 chunks, conv": "chunks=2,head=conv",
-            "2 chunks, mirror, cap 3": "chunks=2,head=mirror,head-cap=3",
-            "4 chunks, conv": "chunks=4,head=conv",
-        },
         measure="accuracy",
         limit=0.01,
+        more={"2 chunks, mirror, cap 3": "chunks=2,head=mirror,head-cap=3"},
     ),
 )
 
@@ -104,10 +112,11 @@ def main() -> None:
     figures: list[go.Figure] = []
     for task in tasks:
         ends = time.monotonic() + (share_s if task.name in arguments.task else 0.0)
+        methods, unfit = _methods(task)
         with Cells(path, arguments.jobs) as kept:
-            best, rows = _train(task, kept, ends)
-        results[task.name] = _summarise(task, best, rows)
-        figures += _figures(task, rows)
+            rows = _train(task, methods, kept, ends)
+        results[task.name] = _summarise(task, rows) | {"unfit": unfit}
+        figures += [_figure(task, rows, axis) for axis in AXES]
     write_record(arguments.output / "local_learning.json", {"tasks": results})
     write_page(arguments.output / "local_learning.html", "Learning with local losses", figures)
     for name, result in results.items():
@@ -115,51 +124,65 @@ def main() -> None:
             print(name, row)
 
 
-def _train(task: Task, kept: Cells, ends: float) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Of the methods that are tuned, the best rates, and their trainings with all seeds as far as done."""
-    best: dict[str, float] = {}
-    rows: list[dict[str, Any]] = []
-    for method in _methods(task):
-        tuned = kept.run([_cell(task, method, rate, SEEDS[0]) for rate in task.rates], ends)
-        if len(tuned) < len(task.rates):
-            continue
-        losses = {row["cell"]["rate"]: row["curve"][-1]["loss"] for row in tuned}
-        best[method] = min(losses, key=losses.__getitem__)
-        rows += kept.run([_cell(task, method, best[method], seed) for seed in SEEDS], ends)
-    left = len(_methods(task)) * len(SEEDS) - len(rows)
+def _methods(task: Task) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of each method, and why others do not fit the task."""
+    options = {
+        f"{variant}, {head}": f"{blocks},head={head}"
+        for (variant, blocks), head in product(VARIANTS.items(), HEADS)
+    }
+    fitting: dict[str, str] = {}
+    unfit: dict[str, str] = {}
+    for method, given in ({"backprop": "chunks=1"} | options | dict(task.more)).items():
+        try:
+            what_is_trained(task.model, task.data, task.batch, given)
+            fitting[method] = given
+        except StrategyError as error:
+            unfit[method] = str(error)
+    return fitting, unfit
+
+
+def _train(task: Task, methods: Mapping[str, str], kept: Cells, ends: float) -> list[dict[str, Any]]:
+    """The trainings of each method with its best rate and all seeds, as far as done."""
+
+    def cell(method: str, rate: float, seed: int) -> Cell:
+        return Cell(
+            task=task.name,
+            model=task.model,
+            data=task.data,
+            method=method,
+            options=methods[method],
+            rate=rate,
+            seed=seed,
+            batch=task.batch,
+            steps=task.steps,
+            every=task.every,
+            evaluation_rows=EVALUATION_ROWS,
+        )
+
+    tuned = kept.run([cell(method, rate, SEEDS[0]) for method in methods for rate in task.rates], ends)
+    losses: dict[str, dict[float, float]] = {method: {} for method in methods}
+    for row in tuned:
+        losses[row["cell"]["method"]][row["cell"]["rate"]] = row["curve"][-1]["loss"]
+    best = {
+        method: min(by_rate, key=by_rate.__getitem__)
+        for method, by_rate in losses.items()
+        if len(by_rate) == len(task.rates)
+    }
+    rows = kept.run([cell(method, rate, seed) for method, rate in best.items() for seed in SEEDS], ends)
+    left = len(methods) * len(SEEDS) - len(rows)
     print(f"{task.name}: {left} seeds of methods are left" + ": run the command again" * (left > 0))
-    return best, rows
+    return rows
 
 
-def _methods(task: Task) -> dict[str, str]:
-    return COMMON | task.more
-
-
-def _cell(task: Task, method: str, rate: float, seed: int) -> Cell:
-    return Cell(
-        task=task.name,
-        model=task.model,
-        data=task.data,
-        method=method,
-        options=_methods(task)[method],
-        rate=rate,
-        seed=seed,
-        batch=task.batch,
-        steps=task.steps,
-        every=task.every,
-        evaluation_rows=EVALUATION_ROWS,
-    )
-
-
-def _summarise(task: Task, best: dict[str, float], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summarise(task: Task, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     methods: list[dict[str, Any]] = []
-    for method in best:
-        own = [row for row in rows if row["cell"]["method"] == method]
+    first: dict[str, str] = {}
+    for method, own in _by_method(rows).items():
         last = [row["curve"][-1] for row in own]
         methods.append(
             {
                 "method": method,
-                "rate": best[method],
+                "rate": own[0]["cell"]["rate"],
                 "seeds": len(own),
                 "loss": statistics.mean(one["loss"] for one in last),
                 "loss_spread": max(one["loss"] for one in last) - min(one["loss"] for one in last),
@@ -168,6 +191,9 @@ def _summarise(task: Task, best: dict[str, float], rows: Sequence[dict[str, Any]
                 "serial_flops": own[0]["serial_flops_per_sample"],
             }
         )
+        same = first.setdefault(own[0]["key"], method)
+        if same != method:
+            methods[-1]["same_training_as"] = same
     reference = next((one for one in methods if one["method"] == "backprop"), None)
     for one in methods:
         if reference is None:
@@ -175,7 +201,8 @@ def _summarise(task: Task, best: dict[str, float], rows: Sequence[dict[str, Any]
         one["loss_gap"] = one["loss"] / reference["loss"] - 1
         one["accuracy_gap"] = reference["accuracy"] - one["accuracy"]
     gap = "loss_gap" if task.measure == "loss" else "accuracy_gap"
-    two = [one for one in methods if one["method"].startswith("2 chunks") and gap in one]
+    heads = [f"2 chunks, {head}" for head in HEADS]
+    two = [one for one in methods if one["method"] in heads and gap in one]
     closest = min(two, key=lambda one: one[gap], default=None)
     return {
         "model": task.model,
@@ -190,27 +217,45 @@ def _summarise(task: Task, best: dict[str, float], rows: Sequence[dict[str, Any]
     }
 
 
-def _figures(task: Task, rows: Sequence[dict[str, Any]]) -> list[go.Figure]:
-    """Loss by samples and by time, the mean over seeds."""
-    figures = []
-    for axis, title in (("samples", "samples"), ("seconds", "CPU seconds of the slowest block")):
-        figure = go.Figure(layout={"title": f"{task.name}: {task.model} on {task.data}"})
-        for method in _methods(task):
-            own = [row for row in rows if row["cell"]["method"] == method]
-            if not own:
+def _by_method(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    methods: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        methods.setdefault(row["cell"]["method"], []).append(row)
+    return methods
+
+
+def _figure(task: Task, rows: Sequence[dict[str, Any]], axis: str) -> go.Figure:
+    """Loss by samples or by time, the mean over seeds: a panel for each variant, a line for each head."""
+    figure = make_subplots(
+        cols=len(VARIANTS), shared_xaxes="all", shared_yaxes=True, subplot_titles=list(VARIANTS)
+    )
+    shown: set[str] = set()
+    for method, own in _by_method(rows).items():
+        share = own[0]["serial_flops_per_sample"] / own[0]["flops_per_sample"]
+        scale = share if axis == "seconds" else 1.0
+        points = list(zip(*(row["curve"] for row in own), strict=False))
+        for column, variant in enumerate(VARIANTS, start=1):
+            if method != "backprop" and not method.startswith(variant):
                 continue
-            share = own[0]["serial_flops_per_sample"] / own[0]["flops_per_sample"]
-            points = list(zip(*(row["curve"] for row in own), strict=False))
-            scale = share if axis == "seconds" else 1.0
+            name = method.removeprefix(f"{variant}, ")
             figure.add_scatter(
                 x=[scale * statistics.mean(one[axis] for one in point) for point in points],
                 y=[statistics.mean(one["loss"] for one in point) for point in points],
-                name=method,
+                name=name,
+                legendgroup=name,
+                showlegend=name not in shown,
+                line=LINES[name],
+                row=1,
+                col=column,
             )
-        figure.update_xaxes(title=title)
-        figure.update_yaxes(title="held-out loss")
-        figures.append(figure)
-    return figures
+            shown.add(name)
+    figure.update_layout(
+        title=f"{task.name}, {task.model} on {task.data}: held-out loss by {AXES[axis]}",
+        height=320,
+        margin={"t": 80, "b": 40},
+    )
+    figure.update_yaxes(type="log", tickvals=TICKS)
+    return figure
 
 
 def _parse() -> argparse.Namespace:

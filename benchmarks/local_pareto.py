@@ -20,8 +20,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from chart_page import write_page
 from local_cells import Cell, Cells
-from local_page import write_page
 from record import write_record
 
 EVALUATION_ROWS = 512

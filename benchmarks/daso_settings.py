@@ -1,0 +1,40 @@
+"""What is trained across which links: models of such a size that data parallelism waits for the link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from syncline.cluster.emulation import parse_emulation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A model and how it is trained, the same for all strategies."""
+
+    model: str
+    batch: int
+    steps: int
+    clip_norm: float | None = None
+    adamw_rate: float | None = None
+    """The learning rate of AdamW; the model's usual optimizer and rate without it."""
+
+
+SMALL_GPT = Task(model="gpt2-tiny:seq=32", batch=16, steps=320, clip_norm=1.0)
+LARGER_GPT = Task(model="gpt2-tiny:width=256,seq=32", batch=16, steps=200, clip_norm=1.0, adamw_rate=7e-4)
+SMALL_RESNET = Task(model="resnet18:width=16,image=32", batch=32, steps=150)
+LARGER_RESNET = Task(model="resnet18:width=32,image=32", batch=32, steps=200)
+
+TASKS: dict[str, tuple[Task, ...]] = {
+    "2x1": (SMALL_GPT, SMALL_RESNET),
+    "2x2": (SMALL_GPT, SMALL_RESNET),
+    "2x1@1gbit": (LARGER_GPT, LARGER_RESNET),
+    "2x2@1gbit": (LARGER_GPT, LARGER_RESNET),
+    "2x1@100mbit": (SMALL_GPT, SMALL_RESNET),
+    "2x2@100mbit": (SMALL_GPT, SMALL_RESNET),
+}
+"""By cluster. Weights of 0.9 and 3.3 MB cross 100 Mbit/s, and of 13 and 12 MB 1 Gbit/s."""
+
+
+def is_limited(cluster: str) -> bool:
+    """Whether its links have a rate."""
+    return parse_emulation(cluster).bits_per_s is not None

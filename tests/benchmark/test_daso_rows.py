@@ -1,0 +1,55 @@
+"""The benchmark of training across slow links: what stands in it for what cannot run here."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SETTING = {
+    "model": "m",
+    "batch": 8,
+    "steps": 40,
+    "clip_norm": None,
+    "adamw_rate": None,
+    "cluster": "2x1@1gbit",
+}
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks_path(monkeypatch):
+    """The folder of benchmarks is no package: its modules are imported by their bare names."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(BENCHMARKS)):
+            del sys.modules[name]
+
+
+def test_torchft_runs_where_it_is_installed_on_one_rank_a_node(monkeypatch):
+    from daso import contenders
+    from daso_torchft import TORCHFT, skip_reason
+
+    assert tuple(contenders("2x1@100mbit")[-2:]) == TORCHFT
+    assert all(skip_reason(name, "2x2@1gbit") is None for name in contenders("2x2@1gbit")[:-2])
+    for name in TORCHFT:
+        assert "one rank a node" in (skip_reason(name, "2x2@1gbit") or "")
+        monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
+        assert skip_reason(name, "2x1@1gbit") == "torchft is not installed"
+        monkeypatch.setattr(importlib.util, "find_spec", lambda package: object())
+        assert skip_reason(name, "2x1@1gbit") is None
+
+
+def test_what_was_skipped_is_a_row_unless_it_has_figures_of_another_time():
+    from daso_rows import line_of, skipped_rows
+
+    cells = [
+        SETTING | {"strategy": name, "seed": seed, "reason": "torchft is not installed"}
+        for name in ("torchft:diloco", "torchft:local-sgd")
+        for seed in range(3)
+    ]
+    (row,) = skipped_rows(cells, [SETTING | {"strategy": "torchft:diloco", "seeds": 3}])
+    assert (row["strategy"], row["seeds"]) == ("torchft:local-sgd", 0)
+    assert line_of(row).endswith("skipped: torchft is not installed")
