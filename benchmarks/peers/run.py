@@ -1,12 +1,12 @@
 """Other frameworks on the cells of a suite, as rows that `syncline report` merges with Syncline's own.
 
-    python benchmarks/peers/run.py [SUITE.toml] [--only accelerate deepspeed] -o FOLDER
+    python benchmarks/peers/run.py [SUITE.toml] [--only accelerate deepspeed:pipeline] -o FOLDER
     syncline report bench/survey-001 FOLDER -o both.html
 
 Every peer gets the model, the weights, the data order, the optimizer and the budget of the suite's cells, for
-each of its models, world sizes and seeds on this machine. One that is not installed is a row `skipped` with
-the reason. Frameworks are no dependency of Syncline: install those of interest, such as
-`pip install accelerate lightning-fabric deepspeed torchft`.
+each of its models, world sizes and seeds on this machine. One that is not installed, or cannot train a model,
+is a row `skipped` with the reason. Frameworks are no dependency of Syncline: install those of interest, as in
+`pip install accelerate lightning-fabric deepspeed torchft fairscale 'ray[train]'`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from frameworks import PEERS, Peer
+from frameworks import choose_peers
+from peer import Peer
 from peer_rank import Order
+from torch import nn
 
 from syncline.benchmark.cells import Cell, list_cells
 from syncline.benchmark.curves import Course
 from syncline.benchmark.demo import demo_suite
 from syncline.benchmark.environment import Environment, look_around, write_environment
-from syncline.benchmark.row import Row, append_row
+from syncline.benchmark.row import Row, append_row, brief
 from syncline.benchmark.running import cell_config
 from syncline.benchmark.steady import estimate, group_means
 from syncline.benchmark.suite import LOCAL, Suite
 from syncline.benchmark.suite_file import read_suite
-from syncline.errors import SynclineError
-from syncline.launch.local import launch_local
+from syncline.errors import ConfigError, RunFolderError, SynclineError
+from syncline.strategies.protocol import StepOptions
 from syncline.strategies.registry import parse_strategy
 from syncline.training.config import TrainConfig
-from syncline.training.summary import Status, summarise
+from syncline.training.measurements import Measurements
+from syncline.training.summary import summarise
+from syncline.workloads.load import load_workload
 
 HERE = Path(__file__).parent
 
@@ -43,19 +47,20 @@ HERE = Path(__file__).parent
 def main() -> None:
     """Run every peer in every place of the suite."""
     arguments = _parse()
-    suite = demo_suite() if arguments.suite is None else read_suite(arguments.suite)
-    arguments.output.mkdir(parents=True)
+    try:
+        suite = demo_suite() if arguments.suite is None else read_suite(arguments.suite)
+        peers = choose_peers(arguments.only)
+        cells = _places(suite)
+        for cell in cells:
+            _check(suite, cell)
+        _make_folder(arguments.output)
+    except SynclineError as error:
+        raise SystemExit(str(error)) from None
     environment = look_around()
     write_environment(environment, arguments.output)
-    # Ranks import their entry from here.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    # torchft tells of every vote.
-    os.environ.setdefault("RUST_LOG", "error")
-    for cell in _places(suite):
-        for peer in PEERS.values():
-            if arguments.only and peer.framework not in arguments.only:
-                continue
+    _set_variables()
+    for cell in cells:
+        for peer in peers:
             row = run_peer(suite, cell, peer, environment)
             append_row(row, arguments.output)
             print(f"{row.framework}:{row.label} x{row.world_size} seed {row.seed}: {_told(row)}", flush=True)
@@ -63,20 +68,23 @@ def main() -> None:
 
 def run_peer(suite: Suite, cell: Cell, peer: Peer, environment: Environment) -> Row:
     """One peer's row."""
-    reason = peer.missing()
-    if reason is not None:
-        return _row(suite, cell, peer.framework, peer.name, environment, "skipped", reason)
     config = _config(suite, cell)
+    reason = peer.missing() or peer.refusal(_bare_model(config))
+    if reason is not None:
+        return _row(suite, cell, peer, environment, status="skipped", reason=reason)
     settings = {key: value for key, value in dataclasses.asdict(config).items() if value is not None}
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"
-        order = Order(peer=f"{peer.framework}:{peer.name}", settings=settings, output=str(output))
-        argument = json.dumps(dataclasses.asdict(order))
+        order = Order(peer=peer.full_name, settings=settings, output=str(output))
         try:
-            launch_local("peer_rank:run", argument, ranks=cell.world_size, logs=Path(folder) / "logs")
+            peer.launch(json.dumps(dataclasses.asdict(order)), cell.world_size, Path(folder) / "logs")
         except SynclineError as error:
-            return _row(suite, cell, peer.framework, peer.name, environment, "failed", str(error))
-        result = json.loads(output.read_text())
+            return _row(suite, cell, peer, environment, status="failed", reason=str(error))
+        try:
+            result = json.loads(output.read_text())
+        except (OSError, ValueError) as error:
+            reason = f"Its ranks ended without an error and without a result: {error}"
+            return _row(suite, cell, peer, environment, status="failed", reason=reason)
     return _measured(suite, cell, peer, environment, result)
 
 
@@ -88,42 +96,57 @@ def _measured(suite: Suite, cell: Cell, peer: Peer, environment: Environment, re
         step_s=[line["step_s"] for line in lines],
         inspected=[False] * len(lines),
     )
-    groups = group_means(course.steady_step_s(), parse_strategy("data"))
-    step = estimate(groups)
-    row = _row(suite, cell, peer.framework, peer.name, environment, "ok", None)
-    usual_s = step.value if step else 0.0
-    return dataclasses.replace(
-        row,
+    measured = Measurements(
+        global_batch=cell.batch, target_loss=suite.target_loss, eval_loss=result["eval_loss"]
+    )
+    for loss, step_s in zip(course.losses, course.step_s, strict=True):
+        measured.add_step(loss=loss, step_s=step_s)
+    row = _row(
+        suite,
+        cell,
+        peer,
+        environment,
+        status="ok",
         steps=len(lines),
-        samples=course.samples[-1],
-        final_loss=course.losses[-1],
-        eval_loss=result["eval_loss"],
+        wall_s=result["wall_s"],
+        measurements=measured,
         peak_memory_bytes=result["peak_memory_bytes"],
         sent_bytes=result["sent_bytes"],
+    )
+    groups = group_means(course.steady_step_s(), parse_strategy(peer.kin))
+    step = estimate(groups)
+    assert step is not None, "a suite has steps to measure"
+    low, high = step.interval or (None, None)
+    return dataclasses.replace(
+        row,
         group_step_s=groups,
-        sustained_step_s=usual_s,
-        sustained_samples_per_s=cell.batch / usual_s if usual_s else None,
-        curve=course.curve(usual_s),
+        sustained_step_s=step.value,
+        step_s_low=low,
+        step_s_high=high,
+        sustained_samples_per_s=cell.batch / step.value,
+        device_s_to_target=None if row.time_to_target_s is None else row.time_to_target_s * row.devices,
+        curve=course.curve(step.value),
     )
 
 
 def _row(
     suite: Suite,
     cell: Cell,
-    framework: str,
-    label: str,
+    peer: Peer,
     environment: Environment,
-    status: Status,
-    reason: str | None,
+    *,
+    steps: int = 0,
+    wall_s: float = 0.0,
+    **known: Any,
 ) -> Row:
-    summary = summarise(
-        _config(suite, cell), world_size=cell.world_size, steps=0, wall_s=0.0, status=status, reason=reason
-    )
+    """A row of the figures that are known, as `summarise` takes them."""
+    config = dataclasses.replace(_config(suite, cell), strategy=peer.kin)
+    summary = summarise(config, world_size=cell.world_size, steps=steps, wall_s=wall_s, **known)
     return Row(
         **dataclasses.asdict(summary),
-        cell=f"{framework}-{label}-{cell.name}",
-        label=label,
-        framework=framework,
+        cell=f"{peer.framework}-{peer.name}-{cell.name}",
+        label=peer.name,
+        framework=peer.framework,
         seed=cell.seed,
         batch=cell.batch,
         scaling=suite.scaling,
@@ -132,11 +155,50 @@ def _row(
     )
 
 
+def _check(suite: Suite, cell: Cell) -> None:
+    """Refuse what would not be the same for all."""
+    config = _config(suite, cell)
+    if config.step_options != StepOptions():
+        raise ConfigError(
+            "Peers train in fp32, with one micro-batch a step, without clipping and recomputing.\n"
+            "Leave precision, accumulate, clip_norm and activation_checkpointing out of the suite."
+        )
+    parse_strategy(cell.strategy).check(world_size=cell.world_size, global_batch=cell.batch, accumulate=1)
+
+
 def _config(suite: Suite, cell: Cell) -> TrainConfig:
     steps = suite.budget.steps_of(cell.batch)
     if steps is None:
-        raise SystemExit("Peers need a budget in steps or samples.")
+        raise ConfigError("Peers need a budget in steps or samples, for no short run tells how many fit.")
     return dataclasses.replace(cell_config(suite, cell, steps=steps), inspect=0)
+
+
+def _bare_model(config: TrainConfig) -> nn.Module:
+    """The model without weights."""
+    workload = load_workload(
+        config.model, data=config.data, seed=config.seed, input=config.input, device="meta"
+    )
+    return workload.build_model("meta")
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise RunFolderError(
+            f"{path} exists, and one benchmark never overwrites another.\nGive another folder with -o."
+        ) from None
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be made: {error}") from None
+
+
+def _set_variables() -> None:
+    # Ranks import their entry from here.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    # torchft tells of every vote.
+    os.environ.setdefault("RUST_LOG", "error")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def _places(suite: Suite) -> list[Cell]:
@@ -147,14 +209,14 @@ def _places(suite: Suite) -> list[Cell]:
 
 def _told(row: Row) -> str:
     if row.sustained_step_s is None:
-        return f"{row.status}: {(row.reason or '').splitlines()[0]}"
+        return f"{row.status}: {brief(row.reason)}"
     return f"{row.sustained_step_s * 1e3:.1f} ms/step, loss {row.final_loss:.4f}"
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("suite", type=Path, nargs="?", help="by default the demo's")
-    parser.add_argument("--only", nargs="*", default=[], help="some of the frameworks")
+    parser.add_argument("--only", nargs="*", default=[], help="some frameworks, or framework:way")
     parser.add_argument("-o", "--output", type=Path, required=True, help="the folder of the rows")
     return parser.parse_args()
 
