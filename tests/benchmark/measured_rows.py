@@ -1,7 +1,9 @@
 """What the tests of benchmarks share: rows as a benchmark would have measured them."""
 
+import dataclasses
 from typing import Any
 
+from syncline.benchmark.environment import Environment
 from syncline.benchmark.row import Row
 
 BREAKDOWN = {"compute_s": 0.06, "exposed_comm_s": 0.02, "bubble_s": 0.0, "overhead_s": 0.019, "data_s": 0.001}
@@ -101,3 +103,26 @@ def failed_row(label, reason="Rank 1 ended with exit code 1.", **changes):
     missing = dict.fromkeys(FIGURES)
     empty = {"group_step_s": [], "curve": [], "timeline": [], "steps": 0, "samples": 0}
     return make_row(label, **(missing | empty | {"status": "failed", "reason": reason} | changes))
+
+
+def make_environment(**changes):
+    """A small machine; `changes` replace what it says."""
+    return dataclasses.replace(_ENVIRONMENT, **changes)
+
+
+_ENVIRONMENT = Environment(
+    date="2026-01-01T00:00:00+00:00",
+    commit="0123456789ab",
+    syncline="0.1.0",
+    python="3.11.7",
+    torch="2.13.0",
+    numpy="2.0.0",
+    system="Linux",
+    device="a CPU",
+    device_kind="cpu",
+    device_count=2,
+    cores=2,
+    memory_bytes=8_000_000_000,
+    load=0.1,
+    matmul_flops_per_s=1e11,
+)

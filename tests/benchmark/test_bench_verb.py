@@ -1,24 +1,29 @@
 """Real benchmarks: what they leave in their folder, how they go on, and that their figures can be trusted."""
 
 import csv
-import itertools
 import json
 import shutil
+import statistics
 from pathlib import Path
 
 import pytest
+from timed_model import SLEEP_S
 
 from command import SYNCLINE, run_command
 from made_once import made_once
+from syncline.benchmark.curves import read_course
+from syncline.benchmark.environment import read_environments
 from syncline.benchmark.row import read_rows
+from syncline.benchmark.running import LEAST_STEPS
 from syncline.cli.app import run
+from syncline.training.measurements import WARM_UP_STEPS
 
 pytestmark = pytest.mark.timeout(300)
 
 HERE = Path(__file__).parent
 SUITE = """
 models = ["timed_model:build"]
-strategies = ["single", "data", "sharded:group=3"]
+strategies = ["single", "data", "sharded:group=3", "daso:node-size=1"]
 batch = 8
 target_loss = 9.0
 
@@ -34,8 +39,8 @@ batches = 1
 MODEL = "timed_model:build"
 
 
-def bench(folder, *arguments):
-    (folder / "suite.toml").write_text(SUITE)
+def bench(folder, *arguments, budget="steps = 24"):
+    (folder / "suite.toml").write_text(SUITE.replace("steps = 24", budget))
     command = (*SYNCLINE, "bench", "suite.toml", *arguments)
     return run_command(*command, folder=folder, paths=(HERE,), timeout_s=240)
 
@@ -66,6 +71,7 @@ def test_every_cell_is_a_row_and_a_failed_one_has_its_reason(done):
         "single": "ok",
         "data": "ok",
         "sharded:group=3": "failed",
+        "daso:node-size=1": "ok",
     }
     assert "does not divide the 2 ranks" in rows["sharded:group=3"]["reason"]
     assert rows["single"]["eval_loss"] == pytest.approx(rows["data"]["eval_loss"], rel=1e-5)
@@ -76,9 +82,12 @@ def test_every_cell_is_a_row_and_a_failed_one_has_its_reason(done):
 
 def test_progress_is_a_line_for_each_cell_with_the_time_left(done):
     lines = [line for line in done[1].stderr.splitlines() if line.startswith("[")]
-    assert [line[:5] for line in lines] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert [line[:5] for line in lines] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
     assert all(line.endswith("left") for line in lines)
     assert "ms/step" in lines[0]
+    # The loss that the table shows too.
+    row = next(one for one in read_rows(done[0] / "out") if one.label == "single")
+    assert f"loss {row.eval_loss:.4f}" in lines[0]
     assert "failed" in lines[2]
 
 
@@ -101,20 +110,56 @@ def test_rows_have_measured_figures(done):
     assert sorted(line["rank"] for line in row.timeline) == [0, 1]
 
 
-def test_the_same_suite_gives_the_same_losses_and_step_times_agree_with_another_clock(done, tmp_path):
-    ended = bench(tmp_path, "--only", "single", "-o", "again")
+def test_the_same_suite_gives_the_same_losses(done, tmp_path):
+    ended = bench(tmp_path, "--only", "single,data,daso", "-o", "again")
     assert ended.returncode == 0, ended.stderr
     assert "The report: again/report.html" in ended.stdout
-    (again,) = read_rows(tmp_path / "again")
-    before = next(one for one in read_rows(done[0] / "out") if one.label == "single")
-    assert [point[2] for point in again.curve] == [point[2] for point in before.curve]
-    assert again.eval_loss == before.eval_loss
+    before = {row.label: row for row in read_rows(done[0] / "out")}
+    again = read_rows(tmp_path / "again")
+    assert [row.label for row in again] == ["single", "data", "daso:node-size=1"]
+    for row in again:
+        assert [point[2] for point in row.curve] == [point[2] for point in before[row.label].curve]
+        assert row.eval_loss == before[row.label].eval_loss
+
+
+def own_clock(folder, row):
+    """When the model was called to train, by its own clock."""
     # The process that captures the model for predictions calls it too, but only once or twice.
-    notes = [path.read_text().split() for path in tmp_path.glob("calls-*.txt")]
-    (times,) = [[float(line) for line in lines] for lines in notes if len(lines) == again.steps]
-    own = [late - early for early, late in itertools.pairwise(times)]
-    assert again.sustained_step_s is not None
-    assert min(own) <= again.sustained_step_s <= max(own)
+    noted = [path.read_text().split() for path in folder.glob(f"calls-{row.world_size}-0-*.txt")]
+    # Nothing in the notes tells runs on as many ranks apart but their order.
+    return min([float(line) for line in lines] for lines in noted if len(lines) == row.steps)
+
+
+@pytest.mark.parametrize("label", ["single", "data"])
+def test_step_times_agree_with_another_clock(done, label):
+    """Both clocks look at the very same steps: a machine that is busy with something else slows both."""
+    (row,) = [row for row in read_rows(done[0] / "out") if row.label == label]
+    course = read_course(done[0] / "out" / "runs" / row.cell)
+    calls = own_clock(done[0], row)
+    pairs = [
+        (course.step_s[step], calls[step + 1] - calls[step])
+        for step in range(WARM_UP_STEPS, row.steps - 1)
+        if not course.inspected[step] and not course.inspected[step + 1]
+    ]
+    assert len(pairs) >= 10
+    told, own = (sum(times) for times in zip(*pairs, strict=True))
+    assert told == pytest.approx(own, rel=0.2)
+    assert told > len(pairs) * SLEEP_S
+    # What is shown is the usual time of those steps.
+    assert min(course.steady_step_s()) <= (row.sustained_step_s or 0.0) <= max(course.steady_step_s())
+    assert row.sustained_step_s == statistics.median(row.group_step_s)
+    assert statistics.mean(row.group_step_s) == pytest.approx(statistics.mean(course.steady_step_s()[:12]))
+
+
+def test_a_budget_in_seconds_gives_as_many_steps_as_fit(tmp_path):
+    ended = bench(tmp_path, "--only", "single", "-o", "out", budget="seconds = 2")
+    assert ended.returncode == 0, ended.stderr
+    (row,) = read_rows(tmp_path / "out")
+    # A call sleeps for 40 ms, and longer on a busy machine.
+    assert LEAST_STEPS <= row.steps <= 2 / SLEEP_S
+    assert row.samples == 8 * row.steps
+    course = read_course(tmp_path / "out" / "runs" / row.cell)
+    assert (len(course.losses), sum(course.inspected)) == (row.steps, 7)
 
 
 def test_resume_runs_only_what_is_not_done(done, out, monkeypatch, capfd):
@@ -122,9 +167,10 @@ def test_resume_runs_only_what_is_not_done(done, out, monkeypatch, capfd):
     monkeypatch.syspath_prepend(str(HERE))
     assert run(["bench", "suite.toml", "-o", str(out), "--resume"]) == 0
     shown = capfd.readouterr()
-    assert "2 of 3 cells are done already" in shown.err
-    assert [row.label for row in read_rows(out)] == ["single", "data", "sharded:group=3"]
-    assert len((out / "results.jsonl").read_text().splitlines()) == 4
+    assert "3 of 4 cells are done already" in shown.err
+    assert [row.label for row in read_rows(out)] == ["single", "data", "daso:node-size=1", "sharded:group=3"]
+    assert len((out / "results.jsonl").read_text().splitlines()) == 5
+    assert len({row.start for row in read_rows(out)}) == len(read_environments(out)) == 2
     assert run(["bench", "suite.toml", "-o", str(out)]) == 2
     assert "never overwrites another" in capfd.readouterr().err
     assert run(["bench", "suite.toml", "-o", str(out), "--resume", "--ranks", "4"]) == 2
@@ -160,7 +206,7 @@ def test_reports_merge_and_rows_are_exported(done, out, tmp_path, capsys):
     assert capsys.readouterr().out.strip() == str(page)
     assert "another, 2 ranks on this machine" in page.read_text()
     with table.open(newline="") as file:
-        assert len(list(csv.reader(file))) == 1 + 6
+        assert len(list(csv.reader(file))) == 1 + 8
 
 
 def test_mistakes_are_explained(workfolder, capsys):

@@ -6,6 +6,7 @@ import io
 
 import pytest
 from measured_rows import failed_row, make_row
+from rich.console import Console
 
 from syncline.benchmark.comparison import compare
 from syncline.benchmark.csv_file import to_csv
@@ -13,10 +14,12 @@ from syncline.benchmark.curves import Course
 from syncline.benchmark.entries import contests, make_entries
 from syncline.benchmark.hindrance import what_hinders
 from syncline.benchmark.report.points import front
+from syncline.benchmark.report.table import HEADINGS, table_rows
 from syncline.benchmark.scaling import scale
 from syncline.benchmark.steady import estimate, group_means
 from syncline.benchmark.taxonomy import taxonomy
 from syncline.benchmark.verdict import judge
+from syncline.cli.bench_view import show_contests
 from syncline.strategies.registry import STRATEGIES, parse_strategy
 
 
@@ -138,6 +141,74 @@ def test_the_verdict_names_the_fastest_exact_strategy(rows):
     assert "pipeline failed: Rank 1 ended" in told
 
 
+def weak_rows():
+    """Weak scaling: the reference has half the batch, a shorter step, and less speed."""
+    parts = {"compute_s": 0.03, "exposed_comm_s": 0.0, "bubble_s": 0.0, "overhead_s": 0.0, "data_s": 0.0}
+    lean = {"peak_memory_bytes": [70_000_000], "samples": 320, "breakdown": parts}
+    return [
+        make_row("single", step_s=0.08, batch=8, scaling="weak", **lean),
+        make_row("data", step_s=0.1, batch=16, scaling="weak", breakdown=parts | {"compute_s": 0.06}),
+        make_row("local", step_s=0.09, batch=16, scaling="weak", exact=False, loss=3.4),
+    ]
+
+
+def test_strategies_are_compared_by_the_sample_not_by_the_step():
+    entries = make_entries(weak_rows())
+    _, data, local = entries
+    ((place, members),) = contests(entries)
+    verdict = judge(place, members)
+    assert verdict.best is data
+    assert "nothing exact is faster" in verdict.headline
+    assert "single" not in " ".join(verdict.details)
+    assert [one.label for one in front(entries)] == ["data"]
+    rows = table_rows(members, scale(entries))
+    assert [row.entry.label for row in rows] == ["local", "data", "single"]
+    relative = [name for name, _ in HEADINGS].index("× data")
+    assert [row.cells[relative].text for row in rows] == ["1.11", "1.00", "0.62"]
+    assert [row.cells[1].value for row in rows] == pytest.approx([0.09, 0.1, 0.08])
+    assert "times the computing" not in what_hinders(data, entries)
+    assert "from the same samples: loss 3.400" in what_hinders(local, [data, local])
+
+
+def test_the_terminal_lists_the_fastest_by_the_sample_first():
+    console = Console(file=io.StringIO(), width=200)
+    ((place, members),) = contests(make_entries(weak_rows()))
+    with console.capture() as shown:
+        show_contests([(judge(place, members), members)], console)
+    assert [line.split()[0] for line in shown.get().splitlines()[1:4]] == ["≈", "data", "single"]
+
+
+def test_a_narrow_terminal_cuts_no_figure():
+    console = Console(file=io.StringIO(), width=64)
+    rows = [make_row("data"), make_row("pipeline:schedule=zero-bubble,microbatches=16")]
+    ((place, members),) = contests(make_entries(rows))
+    with console.capture() as shown:
+        show_contests([(judge(place, members), members)], console)
+    assert "…" not in shown.get()
+    assert shown.get().count("3.0000") == 2
+
+
+def test_the_same_strategy_with_another_batch_has_another_name():
+    rows = [make_row("data"), make_row("data", batch=32, step_s=0.15, cell="larger"), make_row("zero1")]
+    weak = make_row("single", batch=8, scaling="weak", cell="weak")
+    assert [one.name for one in make_entries([make_row("single"), weak])] == [
+        "single (batch 16)",
+        "single (batch 8)",
+    ]
+    entries = make_entries(rows)
+    assert [one.name for one in entries] == ["data (batch 16)", "data (batch 32)", "zero1"]
+    assert [one.short for one in entries] == ["data (batch 16)", "data (batch 32)", "zero1"]
+    ((place, members),) = contests(entries)
+    assert judge(place, members).best is entries[1]
+
+
+def test_less_learning_is_not_from_the_same_samples_with_a_budget_in_seconds():
+    rows = [make_row("data"), make_row("local", exact=False, loss=3.4, samples=900)]
+    entries = make_entries(rows)
+    told = what_hinders(entries[1], entries)
+    assert "more loss, after 900 samples, not 640: loss 3.400, exact training 3.000" in told
+
+
 def test_the_verdict_does_not_choose_within_noise_silently():
     rows = [make_row("data", step_s=0.1), make_row("zero1", step_s=0.1005)]
     ((place, members),) = contests(make_entries(rows))
@@ -185,6 +256,15 @@ def test_noise_is_wider_where_steps_differ_more():
     assert any(one.is_worse for one in changes)
 
 
+def test_one_seed_that_no_longer_runs_is_worse():
+    seeds = [make_row(seed=seed) for seed in range(3)]
+    old, broken = make_entries(seeds), [*seeds[:2], failed_row("data", seed=2, reason="")]
+    (lost,) = [one for one in compare(old, make_entries(broken)) if one.is_worse]
+    assert (lost.figure, lost.note) == ("step_s", "seed 2 failed: no reason was given")
+    assert not any(one.is_worse for one in compare(make_entries(broken), old))
+    assert not any(one.is_worse for one in compare(make_entries(broken), make_entries(broken)))
+
+
 def test_only_what_both_have_is_compared():
     assert compare(make_entries([make_row("data")]), make_entries([make_row("zero1")])) == []
 
@@ -199,4 +279,24 @@ def test_rows_as_csv(rows):
 
 
 def test_every_strategy_has_its_place_among_the_kinds_of_parallelism():
-    assert [row.name for row in taxonomy(STRATEGIES) if row.kind.kind == "not classified"] == []
+    entries = make_entries([make_row(name, exact=kind.exact) for name, kind in STRATEGIES.items()])
+    assert [row.name for row in taxonomy(entries)] == list(STRATEGIES)
+    assert [row.name for row in taxonomy(entries) if row.kind.kind == "not classified"] == []
+
+
+def test_options_that_change_the_guarantee_are_a_kind_of_their_own():
+    labels = ("data", "data:bucket=8", "data:compress=powersgd")
+    entries = make_entries([make_row(label, exact="compress" not in label) for label in labels])
+    found = [(row.name, row.exact) for row in taxonomy(entries)]
+    assert found == [("data", True), ("data:compress=powersgd", False)]
+
+
+def test_frameworks_that_are_not_installed_are_one_line_of_the_verdict():
+    peers = [failed_row(name, status="skipped", framework="ray") for name in ("ddp", "fsdp2")]
+    broken = failed_row("ddp", framework="accelerate")
+    ((place, members),) = contests(make_entries([make_row("data"), *peers, broken]))
+    told = [line for line in judge(place, members).details if "skipped" in line or "failed" in line]
+    assert told == [
+        "accelerate: ddp failed: Rank 1 ended with exit code 1.",
+        "2 of other frameworks were skipped; what holds each back says why.",
+    ]

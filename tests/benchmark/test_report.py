@@ -6,9 +6,11 @@ import shutil
 import subprocess
 
 import pytest
-from measured_rows import make_row
+from measured_rows import make_environment, make_row
 
-from syncline.benchmark.environment import Environment
+from syncline.benchmark.entries import make_entries
+from syncline.benchmark.report.bars import causes
+from syncline.benchmark.report.lines import loss_by_samples
 from syncline.benchmark.report.page import report_page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -58,29 +60,10 @@ FIGURES = (
 )
 
 
-def environment():
-    return Environment(
-        date="2026-01-01T00:00:00+00:00",
-        commit="0123456789ab",
-        syncline="0.1.0",
-        python="3.11.7",
-        torch="2.13.0",
-        numpy="2.0.0",
-        system="Linux",
-        device="a CPU",
-        device_kind="cpu",
-        device_count=2,
-        cores=2,
-        memory_bytes=8_000_000_000,
-        load=0.1,
-        matmul_flops_per_s=1e11,
-    )
-
-
 @pytest.fixture
 def page(rows):
     wider = [make_row("data", step_s=0.07, world_size=4, cell="wider"), make_row("<b>odd</b>", step_s=0.3)]
-    return report_page([*rows, *wider], [environment()], title="a comparison")
+    return report_page([*rows, *wider], [make_environment()], title="a comparison")
 
 
 def look(page, folder, *, width):
@@ -138,6 +121,47 @@ def test_what_is_inexact_is_marked_everywhere(page):
     assert not re.search(r'<tr class="exact">\s*<th[^>]*><span class="tag inexact">', outside)
     # Plotly's own data: bars and lines are named with the mark.
     assert '"≈ local"' in page or '"\\u2248 local"' in page
+
+
+def shown_cells(page, heading):
+    """A column of the first table, by strategy."""
+    table = page[page.index("<table") : page.index("</table>")]
+    place = re.findall(r"<button[^>]*>(.*?)</button>", table).index(heading)
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in table.split("<tr")[2:]]
+    return {re.sub(r"<[^>]*>", "", cells[0]).split()[-1]: cells[place] for cells in rows}
+
+
+def test_predicted_memory_and_samples_to_the_target_are_in_the_table(rows):
+    reached = make_row("zero1", samples_to_target=480)
+    page = report_page([*rows, reached], [make_environment()], title="a comparison")
+    page = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    labels = ("single", "data", "planned", "sharded", "local", "zero1")
+    expected = {**dict.fromkeys(labels, "50.0 MB"), "pipeline": "–"}
+    assert shown_cells(page, "predicted memory") == expected
+    samples = shown_cells(page, "samples to target")
+    assert (samples["zero1"], samples["data"]) == ("480", "–")
+
+
+def test_captions_say_that_one_seed_of_several_is_drawn(rows):
+    told = "Of several seeds the first is drawn."
+    assert told not in report_page(rows, [], title="one")
+    second = make_row("data", seed=1, loss=2.0, curve=[[16.0, 0.1, 99.0]])
+    entry = make_entries([second, rows[1]])[0]
+    page = report_page([second, *rows], [], title="two")
+    assert page.count(told) == 3
+    drawn = loss_by_samples([entry])
+    assert drawn is not None
+    assert len(drawn["data"][0]["x"]) == 40
+
+
+def test_the_legend_is_not_hatched_when_the_first_bar_is(rows):
+    figure = causes(make_entries([row for row in rows if row.label == "local"]))
+    assert figure is not None
+    keys = [trace for trace in figure["data"] if trace.get("showlegend", True)]
+    bars = [trace for trace in figure["data"] if not trace.get("showlegend", True)]
+    assert [trace["name"] for trace in keys] == [trace["name"] for trace in bars]
+    assert not any("pattern" in trace["marker"] for trace in keys)
+    assert all(trace["marker"]["pattern"]["shape"] == ["/"] for trace in bars)
 
 
 def test_names_are_escaped(page):

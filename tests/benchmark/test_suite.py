@@ -7,7 +7,8 @@ import pytest
 
 from syncline.benchmark.cells import list_cells
 from syncline.benchmark.demo import demo_suite
-from syncline.benchmark.suite import Budget, Suite
+from syncline.benchmark.running import cell_config
+from syncline.benchmark.suite import LEAST_MEASURED, Budget, Suite, uncounted_steps
 from syncline.benchmark.suite_file import narrow, read_suite, suite_text, with_settings
 from syncline.errors import ConfigError, SynclineError
 from syncline.strategies.registry import STRATEGIES, parse_strategy
@@ -62,6 +63,8 @@ def test_the_text_of_a_suite_is_the_suite(tmp_path):
         (("steps = 40", "steps = 40\nseconds = 3"), "steps, seconds; give one of"),
         (("steps = 40", "steps = 0"), "budget.steps is 0"),
         (("steps = 40", "samples = 32"), "2 steps"),
+        (("steps = 40", "samples = 10"), "The budget is 0 steps with a global batch of 16"),
+        (("steps = 40", "steps = 10"), "at least 11: 7 for warm-up and inspection, 4 to measure"),
         (('"gpt2-tiny"', '"gpt3"'), "gpt3"),
         (('"gpt2-tiny"', '"nowhere:build"'), "nowhere"),
         (('"data"', '"dada"'), "Did you mean 'data'"),
@@ -112,6 +115,21 @@ def test_budgets_are_the_same_samples():
     assert Budget(samples=640).steps_of(32) == 20
     assert Budget(steps=7).steps_of(32) == 7
     assert Budget(seconds=3.0).steps_of(32) is None
+
+
+@pytest.mark.parametrize(("inspect", "least"), [(0, 7), (1, 11), (4, 11)])
+def test_some_steps_are_left_to_measure_besides_warm_up_and_inspection(inspect, least):
+    suite = small(inspect=inspect, budget=Budget(steps=least))
+    config = cell_config(suite, list_cells(suite)[0], steps=least)
+    assert least - uncounted_steps(config.inspect) >= LEAST_MEASURED
+    with pytest.raises(ConfigError, match=f"at least {least}"):
+        small(inspect=inspect, budget=Budget(steps=least - 1))
+
+
+def test_the_batch_of_emulated_ranks_counts_under_weak_scaling():
+    with pytest.raises(ConfigError, match="10 steps with a global batch of 64"):
+        small(scaling="weak", clusters=("local", "2x2@1gbit"), budget=Budget(samples=640))
+    assert small(scaling="weak", clusters=("local",), budget=Budget(samples=640))
 
 
 def test_a_suite_is_narrowed(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from syncline import InputSpec, Workload
+from syncline.cluster.rank import current_rank
 
 SLEEP_S = 0.04
 
@@ -17,7 +18,8 @@ class Timed(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-        self.calls = Path(f"calls-{os.getpid()}.txt")
+        rank = current_rank()
+        self.calls = Path(f"calls-{rank.world_size}-{rank.index}-{os.getpid()}.txt")
 
     def forward(self, inputs):
         if self.training:

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 from syncline.benchmark.suite import LOCAL, Suite
-from syncline.cluster.emulation import parse_emulation
 from syncline.strategies.registry import parse_strategy
 
 
@@ -48,13 +47,9 @@ def _cells_of(suite: Suite, seed: int) -> list[Cell]:
         _cell(suite, model, strategy, world_size, cluster, seed)
         for model in suite.models
         for cluster in suite.clusters
-        for world_size in _world_sizes(suite, cluster)
+        for world_size in suite.world_sizes_on(cluster)
         for strategy in suite.strategies
     ]
-
-
-def _world_sizes(suite: Suite, cluster: str) -> tuple[int, ...]:
-    return suite.world_sizes if cluster == LOCAL else (parse_emulation(cluster).world_size,)
 
 
 def _cell(suite: Suite, model: str, strategy: str, world_size: int, cluster: str, seed: int) -> Cell:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from syncline.benchmark.row import Row
+from syncline.benchmark.row import FRAMEWORK, Row
 from syncline.benchmark.steady import Estimate, estimate
 from syncline.strategies.registry import STRATEGIES
 
@@ -44,16 +45,19 @@ class Entry:
     place: Place
     batch: int
     rows: tuple[Row, ...]
-    """Of all seeds."""
+    """Of all seeds, the first one first."""
     ok: tuple[Row, ...]
     """Those that were measured."""
     step: Estimate | None
-    """Seconds of a step in the long run."""
+    """Seconds of a step in the long run: shown, but not compared, for batches may differ."""
+    variant: str = ""
+    """Follows the names where the same strategy is in the same place with another batch."""
 
     @property
     def name(self) -> str:
         """The strategy with its options, and whose it is when it is not Syncline's."""
-        return self.label if self.framework == "syncline" else f"{self.framework}: {self.label}"
+        whose = "" if self.framework == FRAMEWORK else f"{self.framework}: "
+        return f"{whose}{self.label}{self.variant}"
 
     @property
     def status(self) -> str:
@@ -66,9 +70,24 @@ class Entry:
         return next((row.reason for row in self.rows if row.status != "ok"), None)
 
     @property
+    def sample(self) -> Estimate | None:
+        """Seconds for each sample in the long run: what strategies are compared by."""
+        return self.step.per(self.batch) if self.step else None
+
+    @property
+    def sample_s(self) -> float:
+        """The figure of that; without one an entry is behind all others."""
+        return self.sample.value if self.sample else float("inf")
+
+    @property
+    def samples(self) -> float:
+        """What it has learned from."""
+        return self.median(lambda row: row.samples) or 0.0
+
+    @property
     def samples_per_s(self) -> float | None:
         """In the long run."""
-        return self.batch / self.step.value if self.step else None
+        return 1 / self.sample.value if self.sample else None
 
     @property
     def devices(self) -> float:
@@ -120,14 +139,27 @@ def end_loss(row: Row) -> float | None:
     return statistics.fmean(tail) if tail else row.final_loss
 
 
+def samples_told(one: Entry, other: Entry) -> str:
+    """After what their losses are compared: a budget in seconds gives the faster one more samples."""
+    return (
+        "the same samples"
+        if one.samples == other.samples
+        else f"{one.samples:.0f} samples, not {other.samples:.0f}"
+    )
+
+
 def make_entries(rows: Iterable[Row]) -> list[Entry]:
     """Entries in the order of their first rows."""
     found: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        key = (row.framework, row.label, row.model, row.cluster, row.world_size, row.scaling, row.batch)
+        key = (row.framework, row.label, row.model, row.cluster, row.world_size, row.batch, row.scaling)
         found.setdefault(key, []).append(row)
     labels = {(key[0], key[1]) for key in found}
-    return [_entry(group, _short(group[0], labels)) for group in found.values()]
+    batches = Counter(key[:5] for key in {key[:6] for key in found})
+    return [
+        _entry(group, _short(group[0], labels), f" (batch {group[0].batch})" if batches[key[:5]] > 1 else "")
+        for key, group in found.items()
+    ]
 
 
 def _short(row: Row, labels: set[tuple[object, object]]) -> str:
@@ -136,19 +168,21 @@ def _short(row: Row, labels: set[tuple[object, object]]) -> str:
     # Options that make an exact strategy inexact are never left out.
     is_usual = bare not in STRATEGIES or STRATEGIES[bare].exact is row.exact
     name = bare if len(alike) == 1 and is_usual else row.label
-    return name if row.framework == "syncline" else f"{row.framework}: {name}"
+    return name if row.framework == FRAMEWORK else f"{row.framework}: {name}"
 
 
 def _bare(label: object) -> str:
     return str(label).partition(":")[0]
 
 
-def _entry(rows: Sequence[Row], short: str) -> Entry:
+def _entry(rows: Sequence[Row], short: str, variant: str) -> Entry:
+    rows = sorted(rows, key=lambda row: row.seed)
     first = rows[0]
     ok = tuple(row for row in rows if row.status == "ok")
     return Entry(
         label=first.label,
-        short=short,
+        short=short + variant,
+        variant=variant,
         framework=first.framework,
         strategy=first.strategy,
         exact=first.exact,

@@ -85,15 +85,20 @@ def look_around() -> Environment:
 
 
 def write_environment(environment: Environment, folder: Path) -> None:
-    """Keep it beside the results."""
-    write_json(folder / ENVIRONMENT_FILE, asdict(environment))
+    """Keep it beside the results, after those of earlier starts: their rows were measured there."""
+    starts = [*read_environments(folder), environment]
+    write_json(folder / ENVIRONMENT_FILE, [asdict(one) for one in starts])
 
 
-def read_environment(folder: Path) -> Environment:
-    """Where the results of a folder come from."""
+def read_environments(folder: Path) -> list[Environment]:
+    """Where the results of a folder come from, start by start; nothing where it was not written down."""
     path = folder / ENVIRONMENT_FILE
     try:
-        return Environment(**json.loads(path.read_text(encoding="utf-8")))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        # A benchmark that could not be resumed yet wrote its only start by itself.
+        return [Environment(**one) for one in (found if isinstance(found, list) else [found])]
+    except FileNotFoundError:
+        return []
     except (OSError, ValueError, TypeError) as error:
         raise RunFolderError(f"{path} cannot be read: {error}") from None
 

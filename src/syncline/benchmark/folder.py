@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 from pathlib import Path
 
-from syncline.benchmark.row import RESULTS_FILE, Row, read_rows
+from syncline.benchmark.output import write_output
+from syncline.benchmark.row import RESULTS_FILE, Row, drop_half_row, read_rows
 from syncline.benchmark.suite import Suite
 from syncline.benchmark.suite_file import suite_text
 from syncline.errors import RunFolderError
-from syncline.training.files import write_text
 
 SUITE_FILE = "suite.toml"
 PARENT = Path("bench")
@@ -19,6 +20,12 @@ def default_folder(suite: Suite, parent: Path = PARENT) -> Path:
     """The first unused name for this suite below `parent`."""
     names = (parent / f"{suite.name}-{number:03d}" for number in itertools.count(1))
     return next(path for path in names if not path.exists())
+
+
+def newest_folder(suite: Suite, parent: Path = PARENT) -> Path | None:
+    """The folder that this suite was last started in below `parent`."""
+    started = parent.glob(f"{glob.escape(suite.name)}-[0-9]*/{SUITE_FILE}")
+    return max((path.parent for path in started), key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def open_folder(suite: Suite, folder: Path, *, resume: bool) -> list[Row]:
@@ -34,7 +41,7 @@ def open_folder(suite: Suite, folder: Path, *, resume: bool) -> list[Row]:
         raise RunFolderError(f"The benchmark's folder {folder} cannot be made: {error}") from None
     path = folder / SUITE_FILE
     if not occupied:
-        write_text(path, suite_text(suite))
+        write_output(path, suite_text(suite))
         return []
     if not resume:
         raise RunFolderError(
@@ -47,4 +54,7 @@ def open_folder(suite: Suite, folder: Path, *, resume: bool) -> list[Row]:
             f"different suites cannot be compared.\n"
             f"Compare {path} with what you gave, or give another folder with -o."
         )
-    return read_rows(folder) if (folder / RESULTS_FILE).exists() else []
+    if not (folder / RESULTS_FILE).exists():
+        return []
+    drop_half_row(folder)
+    return read_rows(folder)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from syncline.amounts import show_bytes, show_seconds
-from syncline.benchmark.entries import SINGLE, Entry
+from syncline.benchmark.entries import SINGLE, Entry, samples_told
+from syncline.benchmark.row import brief
 
 LEAST_SHARE = 0.1
 """Of a step; causes below that hold nobody back."""
@@ -18,8 +19,7 @@ def what_hinders(entry: Entry, others: Sequence[Entry]) -> str:
     """Says why an entry is not faster, and what it pays in learning."""
     parts = entry.breakdown
     if entry.status != "ok" and not entry.ok:
-        reason = (entry.reason or "no reason was given").splitlines()[0]
-        return f"It gave no figures ({entry.status}): {reason}"
+        return f"It gave no figures ({entry.status}): {brief(entry.reason)}"
     if parts is None:
         return "Its steps were not inspected, so nothing is known of what holds it back."
     whole = sum(parts.values())
@@ -53,18 +53,21 @@ def _dear_compute(entry: Entry, others: Sequence[Entry]) -> str | None:
     reference = next((one for one in others if one.strategy == SINGLE), None)
     if reference is None or reference is entry or reference.breakdown is None or entry.breakdown is None:
         return None
-    spent = entry.breakdown["compute_s"] * entry.devices
-    needed = reference.breakdown["compute_s"] * reference.devices
+    spent = entry.breakdown["compute_s"] * entry.devices / entry.batch
+    needed = reference.breakdown["compute_s"] * reference.devices / reference.batch
     if not needed or spent < _SLOWER_COMPUTE * needed:
         return None
     return f"Its ops together take {spent / needed:.1f} times the computing of one device."
 
 
 def _worse_learning(entry: Entry, others: Sequence[Entry]) -> str | None:
-    exact = [one.loss for one in others if one.exact and one.loss is not None]
+    exact = [(one.loss, one) for one in others if one.exact and one.loss is not None]
     if entry.exact or entry.loss is None or not exact:
         return None
-    best = min(exact)
-    if entry.loss <= best * (1 + _WORSE_LOSS):
+    loss, best = min(exact, key=lambda pair: pair[0])
+    if entry.loss <= loss * (1 + _WORSE_LOSS):
         return None
-    return f"It learns less from the same samples: loss {entry.loss:.3f}, exact training {best:.3f}."
+    losses = f"loss {entry.loss:.3f}, exact training {loss:.3f}"
+    if entry.samples == best.samples:
+        return f"It learns less from the same samples: {losses}."
+    return f"It ends with more loss, after {samples_told(entry, best)}: {losses}."

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.status import Status
 
 from syncline.benchmark.cells import Cell
-from syncline.benchmark.row import Row
+from syncline.benchmark.entries import end_loss
+from syncline.benchmark.row import Row, brief
 
 
 class BenchProgress:
@@ -58,11 +59,12 @@ class BenchProgress:
 
     def _told(self, row: Row) -> str:
         where = f"{row.model}  {row.label:<{self._width}}  {row.world_size} x {row.cluster}  seed {row.seed}"
-        if row.status != "ok" or row.sustained_step_s is None or row.final_loss is None:
-            return f"{where}  {row.status}: {(row.reason or '').splitlines()[0]}"
+        loss = end_loss(row)
+        if row.status != "ok" or row.sustained_step_s is None or loss is None:
+            return f"{where}  {row.status}: {brief(row.reason)}"
         return (
             f"{where}  {row.sustained_step_s * 1e3:7.1f} ms/step  "
-            f"{row.sustained_samples_per_s:7.1f} samples/s  loss {row.final_loss:.4f}"
+            f"{row.sustained_samples_per_s:7.1f} samples/s  loss {loss:.4f}"
         )
 
     def _left(self) -> str:

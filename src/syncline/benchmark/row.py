@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from syncline.errors import RunFolderError
 from syncline.training.summary import Summary
 
 RESULTS_FILE = "results.jsonl"
+FRAMEWORK = "syncline"
+"""Whose strategies rows are, unless they say otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,9 @@ class Row(Summary):
     """The name of the cell, and of its run's folder."""
     label: str
     """The strategy as the suite writes it."""
-    framework: str = "syncline"
+    framework: str = FRAMEWORK
+    start: str | None = None
+    """The date of the start that ran it, as in `environment.json`."""
     seed: int
     batch: int
     """Global."""
@@ -64,21 +69,43 @@ class Row(Summary):
         return max(self.peak_memory_bytes) if self.peak_memory_bytes else None
 
 
+def brief(reason: str | None) -> str:
+    """What a reason says in one line, for where there is no room for more; it may be empty or missing."""
+    return next((line for line in (reason or "").splitlines() if line.strip()), "no reason was given")
+
+
 def append_row(row: Row, folder: Path) -> None:
     """Add a row to the results of a folder."""
     with (folder / RESULTS_FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(row)) + "\n")
 
 
+def drop_half_row(folder: Path) -> None:
+    """Make results fit to be added to, when a crash has left the last row half-written."""
+    path = folder / RESULTS_FILE
+    content = path.read_bytes()
+    if len(_whole_lines(content)) < len(content):
+        os.truncate(path, len(_whole_lines(content)))
+
+
+def _whole_lines(content: bytes) -> bytes:
+    """Without a last line that has no end: it is still being written, or never was."""
+    return content[: content.rfind(b"\n") + 1]
+
+
 def read_rows(folder: Path) -> list[Row]:
     """The rows of a folder; of a cell that was run again, the last."""
     path = folder / RESULTS_FILE
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
+        text = _whole_lines(path.read_bytes()).decode()
+    except (FileNotFoundError, NotADirectoryError):
         raise RunFolderError(
             f"There is no {RESULTS_FILE} in {folder}, so there is no benchmark in it.\n"
             "Name a folder that `syncline bench` wrote."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(
+            f"{path} cannot be read: {error}\nName a folder that `syncline bench` wrote."
         ) from None
     rows: dict[str, Row] = {}
     for number, line in enumerate(text.splitlines(), start=1):

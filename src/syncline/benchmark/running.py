@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from syncline.benchmark.environment import Environment
 from syncline.benchmark.predictions import Predictions
 from syncline.benchmark.row import Row
 from syncline.benchmark.steady import estimate, group_means, period
-from syncline.benchmark.suite import LOCAL, Suite
+from syncline.benchmark.suite import LEAST_MEASURED, LOCAL, Suite, uncounted_steps
 from syncline.benchmark.timelines import shown_timeline
 from syncline.errors import ClusterError, SynclineError
 from syncline.launch.emulated import check_emulation_possible
@@ -31,6 +32,7 @@ from syncline.training.start import start_training
 from syncline.training.summary import Status, Summary, summarise
 
 RUNS_FOLDER = "runs"
+OUTPUT_LOG = "output.log"
 PILOT_STEPS = 12
 LEAST_STEPS = 24
 LONGEST_INSPECTION = 16
@@ -55,24 +57,49 @@ class Bench:
 
 
 def run_cell(bench: Bench, cell: Cell) -> Row:
-    """Train a cell; a failure is a row with its reason, never an exception.
+    """Train a cell; a failure of any kind is a row with its reason, for the other cells go on.
 
     Raises:
         StoppedError: The user has had enough.
     """
-    config = cell_config(bench.suite, cell, steps=bench.suite.budget.steps_of(cell.batch) or PILOT_STEPS)
-    if cell.cluster != LOCAL:
-        try:
-            check_emulation_possible()
-        except ClusterError as error:
-            return _bare_row(bench, cell, config, "skipped", str(error))
     folder = bench.folder / RUNS_FOLDER / cell.name
     try:
-        config = _with_steps(bench, config, folder)
-        summary = _train(config, folder)
+        impossible = _why_impossible(cell)
+        if impossible is not None:
+            return _bare_row(bench, cell, "skipped", impossible)
+        steps = _count_steps(bench, cell, folder)
+        summary = _train(cell_config(bench.suite, cell, steps=steps), folder)
+        return _measured_row(bench, cell, summary, folder)
+    except StoppedError:
+        raise
     except SynclineError as error:
-        return _bare_row(bench, cell, config, "failed", str(error))
-    return _measured_row(bench, cell, summary, folder)
+        return _bare_row(bench, cell, "failed", str(error))
+    except (Exception, SystemExit) as error:
+        log = _keep_traceback(folder)
+        return _bare_row(
+            bench, cell, "failed", f"{type(error).__name__}: {error}\nThe traceback is in {log}."
+        )
+
+
+def _why_impossible(cell: Cell) -> str | None:
+    """What this machine lacks to run a cell."""
+    if cell.cluster == LOCAL:
+        return None
+    try:
+        check_emulation_possible()
+    except ClusterError as error:
+        return str(error)
+    return None
+
+
+def _keep_traceback(folder: Path) -> Path:
+    """Add the exception that is being handled to what the cell has said; the file."""
+    moved = folder / OUTPUT_LOG
+    log = moved if moved.exists() else _log_beside(folder)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        traceback.print_exc(file=file)
+    return log
 
 
 def cell_config(suite: Suite, cell: Cell, *, steps: int) -> TrainConfig:
@@ -94,25 +121,28 @@ def cell_config(suite: Suite, cell: Cell, *, steps: int) -> TrainConfig:
 
 def _most(steps: int) -> int:
     """Steps that may be inspected without leaving too few to measure."""
-    return max(1, min(LONGEST_INSPECTION, steps // 4))
+    room = steps - LEAST_MEASURED - uncounted_steps(1) + 1
+    return max(1, min(LONGEST_INSPECTION, steps // 4, room))
 
 
-def _with_steps(bench: Bench, config: TrainConfig, folder: Path) -> TrainConfig:
-    """With a budget in seconds: as many steps as fit, by a short run that is not kept."""
-    seconds = bench.suite.budget.seconds
-    if seconds is None:
-        return config
-    pilot = dataclasses.replace(config, steps=PILOT_STEPS, inspect=0)
+def _count_steps(bench: Bench, cell: Cell, folder: Path) -> int:
+    """The budget's; of one in seconds as many as fit, by a short run that is not kept."""
+    budget = bench.suite.budget
+    steps = budget.steps_of(cell.batch)
+    if steps is not None:
+        return steps
+    assert budget.seconds is not None
+    pilot = dataclasses.replace(cell_config(bench.suite, cell, steps=PILOT_STEPS), inspect=0)
     step_s = _train(pilot, folder).median_step_s
     if step_s is None:
         raise SynclineError("The short run that a budget in seconds needs was not measured.")
     shutil.rmtree(folder)
-    return dataclasses.replace(config, steps=max(LEAST_STEPS, round(seconds / step_s)))
+    return max(LEAST_STEPS, round(budget.seconds / step_s))
 
 
 def _train(config: TrainConfig, folder: Path) -> Summary:
     shutil.rmtree(folder, ignore_errors=True)
-    log = folder.with_name(f"{folder.name}.log")
+    log = _log_beside(folder)
     log.parent.mkdir(parents=True, exist_ok=True)
     with _stderr_to(log):
         ended = start_training(config, folder)
@@ -124,8 +154,13 @@ def _train(config: TrainConfig, folder: Path) -> Summary:
     # The weights are the same as those of any such run; the rest is what was measured.
     shutil.rmtree(folder / CHECKPOINTS_FOLDER, ignore_errors=True)
     if folder.exists():
-        log.replace(folder / "output.log")
+        log.replace(folder / OUTPUT_LOG)
     return ended.summary
+
+
+def _log_beside(folder: Path) -> Path:
+    """Where a run's output goes until the run has a folder."""
+    return folder.with_name(f"{folder.name}.log")
 
 
 @contextmanager
@@ -205,6 +240,7 @@ def _names(bench: Bench, cell: Cell) -> dict[str, Any]:
     return {
         "cell": cell.name,
         "label": cell.strategy,
+        "start": bench.environment.date,
         "seed": cell.seed,
         "batch": cell.batch,
         "scaling": bench.suite.scaling,
@@ -213,7 +249,8 @@ def _names(bench: Bench, cell: Cell) -> dict[str, Any]:
     }
 
 
-def _bare_row(bench: Bench, cell: Cell, config: TrainConfig, status: Status, reason: str) -> Row:
+def _bare_row(bench: Bench, cell: Cell, status: Status, reason: str) -> Row:
     """The row of a cell that gave no figures."""
+    config = cell_config(bench.suite, cell, steps=PILOT_STEPS)
     summary = summarise(config, world_size=cell.world_size, steps=0, wall_s=0.0, status=status, reason=reason)
     return Row(**dataclasses.asdict(summary), **_names(bench, cell))

@@ -49,6 +49,11 @@ class Estimate:
         assumed = ((1 - UNKNOWN_SPREAD) * self.value, (1 + UNKNOWN_SPREAD) * self.value)
         return assumed if self.interval is None else self.interval
 
+    def per(self, count: float) -> Estimate:
+        """The same for each of so many parts."""
+        interval = None if self.interval is None else (self.interval[0] / count, self.interval[1] / count)
+        return Estimate(value=self.value / count, interval=interval)
+
     def show_spread(self) -> str:
         """For people."""
         return "?" if self.spread is None else f"{self.spread:.0%}"

@@ -12,12 +12,13 @@ from syncline.strategies.registry import parse_strategy
 from syncline.training.config import TrainConfig
 from syncline.training.config_file import build_config
 from syncline.training.inspection.window import Window
+from syncline.training.measurements import WARM_UP_STEPS
 from syncline.workloads.models.registry import is_builtin, parse_model
 from syncline.workloads.own import find_function
 
 LOCAL = "local"
 LEAST_MEASURED = 4
-"""Steps that must be left to measure, besides warm-up and inspection."""
+"""Steps that must be left to measure, besides warm-up and inspection; inspection gives way to them."""
 OWN_KEYS = (
     "model",
     "strategy",
@@ -33,6 +34,11 @@ OWN_KEYS = (
     "tracking",
 )
 """Settings of a run that the suite decides itself."""
+
+
+def uncounted_steps(inspect: int) -> int:
+    """Steps whose times do not count: warm-up, and those that the inspection of so many disturbs."""
+    return WARM_UP_STEPS + (Window(first=1, timed=inspect).last if inspect else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,16 +135,23 @@ class Suite:
         self.base_config()
 
     def _check_steps(self) -> None:
-        largest = self.batch * (max(self.world_sizes) if self.scaling == "weak" else 1)
+        sizes = [size for cluster in self.clusters for size in self.world_sizes_on(cluster)]
+        largest = self.batch * (max(sizes) if self.scaling == "weak" else 1)
         steps = self.budget.steps_of(largest)
         if steps is None:
             return
-        if steps < LEAST_MEASURED:
+        uncounted = uncounted_steps(min(1, self.inspect))
+        if steps < uncounted + LEAST_MEASURED:
             raise ConfigError(
-                f"The budget is {steps} steps with a global batch of {largest}; at least {LEAST_MEASURED} "
-                "must be measured.\nGive a larger budget."
+                f"The budget is {steps} steps with a global batch of {largest}, but it must be at least "
+                f"{uncounted + LEAST_MEASURED}: {uncounted} for warm-up and inspection, {LEAST_MEASURED} to "
+                "measure.\nGive a larger budget, or a smaller batch."
             )
         Window.of(inspect=self.inspect, steps=steps)
+
+    def world_sizes_on(self, cluster: str) -> tuple[int, ...]:
+        """How many ranks cells have there; emulated clusters say it themselves."""
+        return self.world_sizes if cluster == LOCAL else (parse_emulation(cluster).world_size,)
 
     def base_config(self) -> TrainConfig:
         """A run of the suite before it is known which cell it belongs to."""

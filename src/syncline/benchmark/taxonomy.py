@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from syncline.benchmark.entries import Entry
 from syncline.strategies.registry import STRATEGIES
 
 
@@ -45,11 +46,14 @@ class TaxonomyRow:
     summary: str
 
 
-def taxonomy(names: Iterable[str]) -> list[TaxonomyRow]:
-    """The strategies of these names, in the registry's order."""
-    wanted = set(names)
+def taxonomy(entries: Iterable[Entry]) -> list[TaxonomyRow]:
+    """Their strategies in the registry's order; options that change the guarantee are a row of their own."""
+    wanted: dict[str, dict[str, bool]] = {}
+    for one in entries:
+        is_usual = one.strategy in STRATEGIES and STRATEGIES[one.strategy].exact is one.exact
+        wanted.setdefault(one.strategy, {})[one.strategy if is_usual else one.label] = one.exact
     return [
-        TaxonomyRow(name, kind.exact, _KINDS.get(name, Kind("not classified", "-", "-")), kind.summary)
-        for name, kind in STRATEGIES.items()
-        if name in wanted
+        TaxonomyRow(name, exact, _KINDS.get(strategy, Kind("not classified", "-", "-")), kind.summary)
+        for strategy, kind in STRATEGIES.items()
+        for name, exact in wanted.get(strategy, {}).items()
     ]

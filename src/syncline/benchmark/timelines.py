@@ -49,9 +49,8 @@ def _spans(line: Timeline, edges: np.ndarray) -> list[dict[str, Any]]:
 
 def _filled(spans: Sequence[tuple[float, float]], edges: np.ndarray) -> np.ndarray:
     """How much of each piece spans cover."""
-    starts = np.array([start for start, _ in spans])
-    ends = np.array([end for _, end in spans])
-    covered = np.array(
-        [np.clip(edge, starts, ends).sum() - starts.sum() if len(starts) else 0.0 for edge in edges]
-    )
+    # From the first edge on: sums of thousands of times since 1970 would be rounded to milliseconds.
+    starts = np.array([start for start, _ in spans]) - edges[0]
+    ends = np.array([end for _, end in spans]) - edges[0]
+    covered = np.array([(np.clip(edge, starts, ends) - starts).sum() for edge in edges - edges[0]])
     return np.diff(covered)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json as json_module
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,17 +14,19 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from syncline.benchmark.comparison import check_comparable
 from syncline.benchmark.demo import demo_suite
 from syncline.benchmark.entries import contests, make_entries
-from syncline.benchmark.folder import default_folder
+from syncline.benchmark.folder import PARENT, default_folder, newest_folder
 from syncline.benchmark.protocol import Ran, run_suite
 from syncline.benchmark.report.page import REPORT_FILE, check_packages
 from syncline.benchmark.suite import Suite
 from syncline.benchmark.suite_file import narrow, read_suite, with_settings
 from syncline.benchmark.verdict import judge
-from syncline.benchmark.writing import check_results, write_report
+from syncline.benchmark.writing import write_report
 from syncline.cli.bench_view import show_contests
 from syncline.cli.report import EXIT_WORSE, show_comparison
+from syncline.errors import ConfigError
 
 FLAG = Parameter(negative="", show_default=False)
 
@@ -76,13 +80,16 @@ def bench(
     check_packages()
     chosen = _suite(suite, only, ranks, config)
     if compare is not None:
-        check_results(compare)
+        check_comparable(chosen, compare)
+    command = _command(suite, only=only, ranks=ranks, config=config, compare=compare, json=json)
+    if resume and output is None:
+        raise ConfigError(_which_folder(command, newest_folder(chosen)))
     folder = output or default_folder(chosen)
     # What the user's own code prints has no place beside the result.
     with contextlib.redirect_stdout(sys.stderr):
         ran = run_suite(chosen, folder, resume=resume)
     if ran.signal_number is not None:
-        print(f"stopped; go on with: --resume -o {folder}", file=sys.stderr)
+        print(f"stopped; go on with: {_go_on(command, folder)}", file=sys.stderr)
         return 128 + ran.signal_number
     write_report([folder], folder / REPORT_FILE)
     _show(ran, as_json=json)
@@ -90,6 +97,31 @@ def bench(
         worse = show_comparison(compare, folder, Console(stderr=True))
         return EXIT_WORSE if worse else 0
     return 0
+
+
+def _command(suite: Path | None, **flags: object) -> list[str]:
+    """The command that was given, without what says where."""
+    words = ["syncline", "bench", *([] if suite is None else [str(suite)])]
+    for name, value in flags.items():
+        if value not in (None, False):
+            words += [f"--{name}", *([] if value is True else [str(value)])]
+    return words
+
+
+def _go_on(command: Sequence[str], folder: Path) -> str:
+    return shlex.join([*command, "--resume", "-o", str(folder)])
+
+
+def _which_folder(command: Sequence[str], newest: Path | None) -> str:
+    if newest is None:
+        return (
+            "--resume goes on with the benchmark in the folder given with -o, but none is given.\n"
+            f"There is none of this suite below {PARENT}; leave --resume out to start one."
+        )
+    return (
+        "--resume goes on with the benchmark in the folder given with -o, but none is given.\n"
+        f"The newest of this suite is {newest}: {_go_on(command, newest)}"
+    )
 
 
 def _suite(path: Path | None, only: str | None, ranks: int | None, config: Path | None) -> Suite:

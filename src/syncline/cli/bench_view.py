@@ -30,8 +30,10 @@ def show_contests(found: Sequence[tuple[Verdict, Sequence[Entry]]], console: Con
     for verdict, entries in found:
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
         for name, side in _COLUMNS:
-            table.add_column(name, justify=side, no_wrap=True)
-        for entry in sorted(entries, key=lambda one: one.step.value if one.step else float("inf")):
+            # On a narrow terminal names go on in a second line, and no figure is cut.
+            is_name = side == "left"
+            table.add_column(name, justify=side, no_wrap=not is_name, overflow="fold")
+        for entry in sorted(entries, key=lambda one: one.sample_s):
             table.add_row(*_cells(entry))
         console.print(table)
         console.print("≈ inexact. Memory: fullest rank. Sent: in a step, by all ranks.", style="dim")

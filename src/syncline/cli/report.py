@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from syncline.benchmark.comparison import Change
+from syncline.benchmark.comparison import Change, nothing_common
 from syncline.benchmark.comparison import compare as compare_entries
 from syncline.benchmark.csv_file import to_csv
 from syncline.benchmark.entries import make_entries
+from syncline.benchmark.output import write_output
 from syncline.benchmark.report.page import REPORT_FILE
-from syncline.benchmark.writing import check_results, merged_rows, write_report
+from syncline.benchmark.writing import merged_rows, write_report
 from syncline.errors import ConfigError
-from syncline.training.files import write_text
 
 FLAG = Parameter(negative="", show_default=False)
 EXIT_WORSE = 3
@@ -47,7 +47,8 @@ def report(
     Parameters
     ----------
     folders:
-        Folders that `syncline bench` wrote. Of a cell that several have, the last counts.
+        Folders that `syncline bench` wrote. Of a cell that several have, the last counts; with another budget
+        or other settings it is refused.
     csv:
         Also write the rows as a table for other programs.
     compare:
@@ -59,14 +60,12 @@ def report(
     """
     if not folders:
         raise ConfigError("Which benchmark? Name its folder, such as: syncline report bench/demo-001")
-    for folder in (*folders, *([compare] if compare is not None else [])):
-        check_results(folder)
+    changes = _changes(compare, folders) if compare is not None else []
     page = output or (folders[0] / REPORT_FILE if len(folders) == 1 else Path(REPORT_FILE))
     write_report(folders, page)
     rows = merged_rows(folders)
     if csv is not None:
-        write_text(csv, to_csv(rows))
-    changes = _changes(compare, folders) if compare is not None else []
+        write_output(csv, to_csv(rows))
     if json:
         told = {
             "schema": 1,
@@ -92,10 +91,7 @@ def show_comparison(old: Path, new: Path, console: Console) -> bool:
 def _changes(old: Path, new: tuple[Path, ...] | list[Path]) -> list[Change]:
     found = compare_entries(make_entries(merged_rows([old])), make_entries(merged_rows(new)))
     if not found:
-        raise ConfigError(
-            f"{old} and {', '.join(map(str, new))} have no cell in common, so there is nothing to compare.\n"
-            "Compare benchmarks of the same models, strategies, ranks and batch."
-        )
+        raise nothing_common(old, ", ".join(map(str, new)))
     return found
 
 

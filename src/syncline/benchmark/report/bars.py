@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from syncline.benchmark.entries import Entry
 from syncline.benchmark.report.style import (
@@ -53,11 +54,11 @@ def speed(entries: Sequence[Entry]) -> Figure | None:
 
 def _whiskers(entry: Entry) -> tuple[float, float]:
     """How far the interval of samples a second reaches above and below; none without an interval."""
-    if entry.step is None or entry.step.interval is None:
+    sample = entry.sample
+    if sample is None or sample.interval is None:
         return 0.0, 0.0
-    low, high = entry.step.interval
-    value = entry.batch / entry.step.value
-    return entry.batch / low - value, value - entry.batch / high
+    low, high = sample.interval
+    return 1 / low - 1 / sample.value, 1 / sample.value - 1 / high
 
 
 def causes(entries: Sequence[Entry]) -> Figure | None:
@@ -114,17 +115,23 @@ def _stacked(
     found.sort(key=lambda pair: sum(pair[1].values()))
     shown = [one for one, _ in found]
     series = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": label,
-            "y": [bar_name(one) for one in shown],
-            "x": [parts.get(name, 0.0) * scale for _, parts in found],
-            "marker": {"color": colors[name], "pattern": pattern(shown)},
-            "hovertemplate": f"{label}: %{{x:.4g}} {unit}<extra>%{{y}}</extra>",
-        }
+        trace
         for name, label in names.items()
         if any(parts.get(name) for _, parts in found)
+        for trace in (
+            _key(label, colors[name], shown[0]),
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": label,
+                "legendgroup": label,
+                "showlegend": False,
+                "y": [bar_name(one) for one in shown],
+                "x": [parts.get(name, 0.0) * scale for _, parts in found],
+                "marker": {"color": colors[name], "pattern": pattern(shown)},
+                "hovertemplate": f"{label}: %{{x:.4g}} {unit}<extra>%{{y}}</extra>",
+            },
+        )
     ]
     return {
         "data": series,
@@ -134,6 +141,20 @@ def _stacked(
             barmode="stack",
             yaxis={"autorange": "reversed", "gridcolor": "#ffffff"},
         ),
+    }
+
+
+def _key(label: str, color: str, first: Entry) -> dict[str, Any]:
+    """A bar without length for the legend, which would else be hatched whenever the first bar is."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": label,
+        "legendgroup": label,
+        "y": [bar_name(first)],
+        "x": [0],
+        "marker": {"color": color},
+        "hoverinfo": "skip",
     }
 
 

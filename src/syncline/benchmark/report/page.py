@@ -70,7 +70,7 @@ def report_page(rows: Sequence[Row], environments: Sequence[Environment], *, tit
         sections=sections,
         headings=HEADINGS,
         overall=_overall(scaled),
-        taxonomy=taxonomy(one.strategy for one in entries),
+        taxonomy=taxonomy(entries),
         environments=environments,
         seeds=sorted({row.seed for row in rows}),
         cells=len(rows),
@@ -105,6 +105,7 @@ def _section(place: Place, entries: Sequence[Entry], scaled: Sequence[Scaled], n
 
 def _figures(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure | None]]:
     """Name, title, note and figure of all that is drawn of one place."""
+    seed = " Of several seeds the first is drawn." if any(len(one.ok) > 1 for one in entries) else ""
     return [
         ("speed", "Speed", "Hatched bars marked ≈ learn by another rule.", bars.speed(entries)),
         (
@@ -123,14 +124,15 @@ def _figures(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure | Non
         (
             "loss-samples",
             "Loss by samples",
-            "What the same data teaches. Dashed lines are inexact; the lines of exact strategies coincide.",
+            "What the same data teaches. Dashed lines are inexact; the lines of exact strategies coincide."
+            + seed,
             lines.loss_by_samples(entries),
         ),
-        ("loss-time", "Loss by time", "Learning times speed.", lines.loss_by_time(entries)),
+        ("loss-time", "Loss by time", f"Learning times speed.{seed}", lines.loss_by_time(entries)),
         (
             "pareto",
             "Time against memory",
-            "Further left is faster, further down is leaner.",
+            "Further left is faster, further down is leaner. Point at a mark for its name.",
             points.pareto(entries),
         ),
         (
@@ -142,7 +144,8 @@ def _figures(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure | Non
         (
             "timeline",
             "One step, rank by rank",
-            "One inspected step of each strategy, drawn to full width; the number is that of the rank.",
+            "One inspected step of each strategy, drawn to full width; the number is that of the rank."
+            + seed,
             timeline(entries),
         ),
     ]

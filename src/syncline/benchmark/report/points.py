@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from syncline.benchmark.entries import Entry
+from syncline.benchmark.report.names import place_names
 from syncline.benchmark.report.style import EXACT, INEXACT, Figure, bar_name, layout
 
 
@@ -14,12 +15,12 @@ def front(entries: Sequence[Entry]) -> list[Entry]:
     known = [one for one in entries if one.exact and one.step and one.peak_bytes is not None]
     return sorted(
         (one for one in known if not any(_beats(other, one) for other in known)),
-        key=lambda one: one.step.value if one.step else 0.0,
+        key=lambda one: one.sample_s,
     )
 
 
 def pareto(entries: Sequence[Entry]) -> Figure | None:
-    """Step time against memory; the line joins what nothing exact beats."""
+    """Time for each sample against memory; the line joins what nothing exact beats."""
     shown = [one for one in entries if one.step and one.peak_bytes is not None]
     if not shown:
         return None
@@ -28,14 +29,24 @@ def pareto(entries: Sequence[Entry]) -> Figure | None:
         "type": "scatter",
         "mode": "lines",
         "name": "front of the exact ones",
-        "x": [_ms(one) for one in best],
+        "x": [_sample_ms(one) for one in best],
         "y": [_mb(one) for one in best],
         "line": {"color": EXACT, "width": 1, "dash": "dot"},
         "hoverinfo": "skip",
     }
-    series = [line, *(_points(shown, exact=exact) for exact in (True, False))]
+    # What may be chosen has the first choice of room for its name.
+    shown.sort(key=lambda one: not one.exact)
+    sides = place_names([(_sample_ms(one), _mb(one)) for one in shown], [one.short for one in shown])
+    named = list(zip(shown, sides, strict=True))
+    series = [
+        line,
+        *(
+            _points([each for each in named if each[0].exact is exact], exact=exact)
+            for exact in (True, False)
+        ),
+    ]
     titles = {"title": {"text": "MB on the fullest rank"}, "rangemode": "tozero"}
-    return {"data": series, "layout": layout("ms a step", height=440, yaxis=titles)}
+    return {"data": series, "layout": layout("ms for each sample", height=440, yaxis=titles)}
 
 
 def predicted(entries: Sequence[Entry]) -> Figure | None:
@@ -53,17 +64,18 @@ def predicted(entries: Sequence[Entry]) -> Figure | None:
         "name": "as predicted",
         "hoverinfo": "skip",
     }
+    names = [bar_name(one) for one, _ in known]
+    sides = place_names([(_ms(one), guess * 1e3) for one, guess in known], names)
     dots = {
         "type": "scatter",
         "mode": "markers+text",
         "name": "strategies",
         "x": [_ms(one) for one, _ in known],
         "y": [guess * 1e3 for _, guess in known],
-        "text": [bar_name(one) for one, _ in known],
-        "textposition": _positions([_ms(one) for one, _ in known]),
-        "textfont": {"size": 11},
+        "customdata": names,
+        **_texts(names, sides),
         "marker": {"size": 10, "color": [EXACT if one.exact else INEXACT for one, _ in known]},
-        "hovertemplate": "%{text}: measured %{x:.1f} ms, predicted %{y:.1f} ms<extra></extra>",
+        "hovertemplate": "%{customdata}: measured %{x:.1f} ms, predicted %{y:.1f} ms<extra></extra>",
         "cliponaxis": False,
     }
     titles = {"title": {"text": "predicted, ms a step"}, "rangemode": "tozero"}
@@ -73,17 +85,15 @@ def predicted(entries: Sequence[Entry]) -> Figure | None:
     }
 
 
-def _points(entries: Sequence[Entry], *, exact: bool) -> dict[str, Any]:
-    shown = [one for one in entries if one.exact is exact]
+def _points(named: Sequence[tuple[Entry, str | None]], *, exact: bool) -> dict[str, Any]:
+    shown = [one for one, _ in named]
     return {
         "type": "scatter",
         "mode": "markers+text",
         "name": "exact" if exact else "≈ inexact",
-        "x": [_ms(one) for one in shown],
+        "x": [_sample_ms(one) for one in shown],
         "y": [_mb(one) for one in shown],
-        "text": [one.short for one in shown],
-        "textposition": _positions([_ms(one) for one in shown], first=0 if exact else 1),
-        "textfont": {"size": 11},
+        **_texts([one.short for one in shown], [side for _, side in named]),
         "customdata": [bar_name(one) for one in shown],
         "marker": {
             "size": 11,
@@ -91,18 +101,18 @@ def _points(entries: Sequence[Entry], *, exact: bool) -> dict[str, Any]:
             "symbol": "circle" if exact else "diamond-open",
             "line": {"width": 2},
         },
-        "hovertemplate": "%{customdata}: %{x:.1f} ms, %{y:.1f} MB<extra></extra>",
+        "hovertemplate": "%{customdata}: %{x:.3g} ms for each sample, %{y:.1f} MB<extra></extra>",
         "cliponaxis": False,
     }
 
 
-def _positions(places: Sequence[float], *, first: int = 0) -> list[str]:
-    """Above and below in turns, so that the names of neighbours do not cover each other."""
-    order = sorted(range(len(places)), key=lambda place: places[place])
-    found = [""] * len(places)
-    for turn, place in enumerate(order):
-        found[place] = ("top center", "bottom center")[(turn + first) % 2]
-    return found
+def _texts(names: Sequence[str], sides: Sequence[str | None]) -> dict[str, Any]:
+    """Names where there is room for them; pointing at a point shows every name."""
+    return {
+        "text": [name if side else "" for name, side in zip(names, sides, strict=True)],
+        "textposition": [side or "top center" for side in sides],
+        "textfont": {"size": 11},
+    }
 
 
 def _guess(entry: Entry) -> float | None:
@@ -110,9 +120,12 @@ def _guess(entry: Entry) -> float | None:
 
 
 def _beats(one: Entry, other: Entry) -> bool:
-    return (
-        _ms(one) <= _ms(other) and _mb(one) <= _mb(other) and (_ms(one), _mb(one)) != (_ms(other), _mb(other))
-    )
+    figures, others = (_sample_ms(one), _mb(one)), (_sample_ms(other), _mb(other))
+    return figures != others and all(figure <= least for figure, least in zip(figures, others, strict=True))
+
+
+def _sample_ms(entry: Entry) -> float:
+    return entry.sample_s * 1e3
 
 
 def _ms(entry: Entry) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from syncline.amounts import show_bytes, show_seconds
 from syncline.benchmark.entries import Entry
 from syncline.benchmark.scaling import Scaled
-from syncline.benchmark.verdict import USUAL
+from syncline.benchmark.verdict import find_usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +38,26 @@ HEADINGS = (
     ("exposed", "communication that nothing hides, of an inspected step"),
     ("bubble", "waiting while another rank computes, of an inspected step"),
     ("to target", "seconds of training until the target loss"),
+    ("samples to target", "from which it learned until then"),
     ("device-s", "devices times these seconds; on a CPU a core is a device"),
     ("MFU", "model FLOPs of what the devices reach in matrix products"),
     ("efficiency", "speed for each device, relative to the reference"),
     ("predicted", "step time by the planner's cost model, not fitted to this machine"),
+    ("predicted memory", "peak by the same model, without what a process takes before any model"),
 )
 
 
 def table_rows(entries: Sequence[Entry], scaled: Sequence[Scaled]) -> list[TableRow]:
     """Measured entries first, the fastest at the top."""
-    usual = next((one for one in entries if one.label == USUAL and one.step), None)
+    usual = find_usual(entries)
     efficiencies = {id(one.entry): one.efficiency for one in scaled}
-    order = sorted(entries, key=lambda one: one.step.value if one.step else float("inf"))
+    order = sorted(entries, key=lambda one: one.sample_s)
     return [TableRow(one, _cells(one, usual, efficiencies.get(id(one)))) for one in order]
 
 
 def _cells(entry: Entry, usual: Entry | None, efficiency: float | None) -> tuple[TableCell, ...]:
     step = entry.step
-    relative = usual.step.value / step.value if usual and usual.step and step else None
+    relative = usual.sample_s / entry.sample_s if usual and step else None
     parts = entry.breakdown
     whole = sum(parts.values()) if parts else 0.0
     shares = {name: value / whole for name, value in parts.items()} if parts and whole else {}
@@ -70,10 +72,12 @@ def _cells(entry: Entry, usual: Entry | None, efficiency: float | None) -> tuple
         _cell(shares.get("exposed_comm_s"), lambda value: f"{value:.0%}"),
         _cell(shares.get("bubble_s"), lambda value: f"{value:.0%}"),
         _cell(entry.median_of_all(lambda row: row.time_to_target_s), show_seconds),
+        _cell(entry.median_of_all(lambda row: row.samples_to_target), lambda value: f"{value:.0f}"),
         _cell(entry.median_of_all(lambda row: row.device_s_to_target), lambda value: f"{value:.1f}"),
         _cell(entry.median(lambda row: row.flop_utilisation), lambda value: f"{value:.0%}"),
         _cell(efficiency, lambda value: f"{value:.0%}"),
         _cell(entry.median(lambda row: row.predicted_step_s), show_seconds),
+        _cell(entry.median(lambda row: row.predicted_peak_memory_bytes), show_bytes),
     )
 
 

@@ -13,7 +13,7 @@ def timeline(entries: Sequence[Entry]) -> Figure | None:
     shown = [(one, row) for one in entries for row in one.ok[:1] if row.timeline]
     if not shown:
         return None
-    shown.sort(key=lambda pair: pair[0].step.value if pair[0].step else 0.0)
+    shown.sort(key=lambda pair: pair[0].sample_s)
     series = []
     for kind, (label, color) in CAUSES.items():
         names, widths, bases = [], [], []
