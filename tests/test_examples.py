@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from command import SYNCLINE, TORCHRUN, run_command
+from syncline.benchmark.demo import demo_suite
+from syncline.benchmark.row import read_rows
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -69,3 +72,30 @@ def test_demo(tmp_path):
     assert re.search(r"^≈ data:compress=powersgd +ok ", ended.stdout, re.MULTILINE)
     assert ended.stdout.endswith("The report: .demo/report.html\n")
     assert (tmp_path / ".demo" / "report.html").exists()
+
+
+def test_demo_tells_what_failed_and_keeps_its_report_when_a_flag_is_wrong(tmp_path, monkeypatch, capfd):
+    main = runpy.run_path(str(EXAMPLES / "demo.py"))["main"]
+    report = tmp_path / ".demo" / "report.html"
+    monkeypatch.chdir(tmp_path)
+    # 16 samples cannot be shared by 3 ranks.
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--only", "sharded", "--ranks", "3"])
+    assert main() == 1
+    told = capfd.readouterr()
+    assert "The report: .demo/report.html" in told.out
+    assert re.search(r"^sharded failed: .*Its logs: \.demo/runs/gpt2-tiny_sharded_x3", told.err, re.M | re.S)
+    before = report.read_text()
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--only", "shraded"])
+    assert main() == 2
+    assert report.read_text() == before
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+def test_every_strategy_of_the_demo_trains(tmp_path):
+    ended = run_command(sys.executable, str(EXAMPLES / "demo.py"), folder=tmp_path, timeout_s=1140)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith("The report: .demo/report.html\n")
+    assert (tmp_path / ".demo" / "report.html").exists()
+    rows = read_rows(tmp_path / ".demo")
+    assert {row.label: row.status for row in rows} == dict.fromkeys(demo_suite().strategies, "ok")

@@ -52,3 +52,29 @@ def test_integration_runs_the_same_tests():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert "make test" in script.read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("programs", "code", "told"),
+    [
+        ({"id": "echo 0", "chromium": "", "ip": "", "tc": "", "make": "echo made $1"}, 0, "made test"),
+        ({"id": "echo 1000", "ip": "", "tc": "", "make": "echo made $1"}, 1, "There is no chromium"),
+        ({"id": "echo 0", "ip": "", "tc": "", "apt-get": "echo got $*"}, 1, "got install -qqy chromium"),
+    ],
+    ids=["complete", "incomplete", "installing"],
+)
+def test_integration_leaves_no_test_out_for_want_of_a_program(tmp_path, programs, code, told):
+    for name, does in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    ended = subprocess.run(
+        [tmp_path / "bash", ROOT / ".ci" / "run"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert told in ended.stdout + ended.stderr
