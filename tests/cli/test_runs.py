@@ -236,10 +236,19 @@ def test_torchrun_restarts_from_the_last_checkpoint(folder, straight, own_weight
     assert_same_run(own, straight[0], own_weights)
 
 
+LATE_FIRST_RANK = """
+import os, time
+
+if os.environ.get("RANK") == "0":
+    time.sleep(3)
+"""
+
+
 def test_a_mistake_under_torchrun_is_shown_once(folder):
-    ended = run(
-        *TORCHRUN, "-m", "syncline", "train", "gpt2-tiny", "--batch", "15", "-o", "run", folder=folder
-    )
+    # torchrun ends all ranks when the first of them leaves, be it before the one that shows the mistake.
+    (folder / "sitecustomize.py").write_text(LATE_FIRST_RANK)
+    wrong = ("-m", "syncline", "train", "gpt2-tiny", "--batch", "15", "-o", "run")
+    ended = run_command(*TORCHRUN, *wrong, folder=folder, paths=(folder,))
     assert ended.returncode not in (0, None)
     assert ended.stderr.count("╭") == 1
     assert "15 is not a multiple of 2" in ended.stderr

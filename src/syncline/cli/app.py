@@ -6,7 +6,9 @@ Verbs are named by path and imported when called, so that `--help` answers at on
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from cyclopts import App, CycloptsError, UnusedCliTokensError
 from rich.console import Console
@@ -18,6 +20,8 @@ from syncline.cluster.rank import current_rank
 from syncline.errors import RankFailedError, SynclineError
 
 EXIT_BUG, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
+FIRST_RANK_LATE_S = 20.0
+"""How much longer than others the first rank may take to find a mistake, on a busy machine."""
 
 _VERBS = {
     "train": "Train a model: on ranks of this machine, on emulated nodes, or under torchrun and srun.",
@@ -91,11 +95,14 @@ def explain_command(error: CycloptsError) -> str:
 def show_error(title: str, message: str, console: Console) -> None:
     """One panel: what was given, why it cannot work, what to do.
 
-    Under torchrun every rank finds the same mistake: the first one shows it, the others say a line.
+    Under torchrun every rank finds the same mistake: the first one shows it, the others say a line. They
+    stay until the first one leaves, for torchrun ends all ranks as soon as any has left.
     """
     rank = current_rank()
     if not rank.is_first:
-        print(f"rank {rank.index}: {title}: {message.splitlines()[0]}", file=sys.stderr)
+        print(f"rank {rank.index}: {title}: {message.splitlines()[0]}", file=sys.stderr, flush=True)
+        with suppress(KeyboardInterrupt):
+            time.sleep(FIRST_RANK_LATE_S)
         return
     console.print(Panel(escape(message), title=title, title_align="left", border_style="red"))
 
