@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 import tempfile
 import time
@@ -35,9 +37,11 @@ class RankPool:
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
+        self._last_words = tempfile.TemporaryDirectory()
         for rank in range(world_size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, world_size, theirs), daemon=True)
+            arguments = (rank, world_size, theirs, str(self._words_of(rank)))
+            process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -70,7 +74,10 @@ class RankPool:
                 return results, failures | dict.fromkeys(late, f"no answer within {timeout_s:g} s")
             for known in map(id, ready):
                 rank, pipe = waiting.pop(known)
-                ok, value = _receive(pipe)
+                try:
+                    ok, value = pipe.recv()
+                except EOFError:
+                    ok, value = False, self._explain_death(rank)
                 (results if ok else failures)[rank] = value
             if failures:
                 # A peer's failure leaves the rest blocked in a collective: give them a moment to say so.
@@ -89,16 +96,21 @@ class RankPool:
         for process in self._processes:
             process.kill()
             process.join()
+        self._last_words.cleanup()
+
+    def _words_of(self, rank: int) -> Path:
+        return Path(self._last_words.name) / f"rank-{rank}"
+
+    def _explain_death(self, rank: int) -> str:
+        process = self._processes[rank]
+        process.join(5)
+        code = process.exitcode
+        how = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+        return f"the process died ({how})\n{self._words_of(rank).read_text()}"
 
 
-def _receive(pipe: Connection) -> tuple[bool, Any]:
-    try:
-        return pipe.recv()
-    except EOFError:
-        return False, "the process died"
-
-
-def _serve(rank: int, world_size: int, pipe: Connection) -> None:
+def _serve(rank: int, world_size: int, pipe: Connection, last_words: str) -> None:
+    faulthandler.enable(Path(last_words).open("w"))
     os.environ.update(
         {
             "RANK": str(rank),

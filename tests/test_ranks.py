@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import pytest
@@ -35,6 +36,12 @@ def die_on_one() -> None:
     dist.barrier()
 
 
+def crash_on_one() -> None:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    dist.barrier()
+
+
 def test_ranks_are_real(run_ranks):
     assert run_ranks(total, 2) == [3.0, 3.0]
     assert run_ranks(total, 4) == [10.0] * 4
@@ -52,9 +59,14 @@ def test_tracebacks_of_all_ranks_are_joined(run_ranks):
 def test_a_rank_that_hangs_or_dies_ends_all(run_ranks):
     with pytest.raises(RanksFailedError, match="no answer within 1 s"):
         run_ranks(sleep_on_one, 2, timeout_s=1)
-    with pytest.raises(RanksFailedError, match="the process died"):
+    with pytest.raises(RanksFailedError, match=r"the process died \(exit code 3\)"):
         run_ranks(die_on_one, 2)
     assert run_ranks(total, 2) == [3.0, 3.0]
+
+
+def test_a_rank_that_crashes_says_where(run_ranks):
+    with pytest.raises(RanksFailedError, match=r"(?s)the process died \(SIGSEGV\).*in crash_on_one"):
+        run_ranks(crash_on_one, 2)
 
 
 def sum_over_pairs(groups_before: int) -> float:
