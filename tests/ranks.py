@@ -110,7 +110,12 @@ class RankPool:
 
 
 def _serve(rank: int, world_size: int, pipe: Connection, last_words: str) -> None:
-    faulthandler.enable(Path(last_words).open("w"))
+    with Path(last_words).open("w") as words:
+        faulthandler.enable(words)
+        _serve_jobs(rank, world_size, pipe)
+
+
+def _serve_jobs(rank: int, world_size: int, pipe: Connection) -> None:
     os.environ.update(
         {
             "RANK": str(rank),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from syncline.strategies.averaging.schedule import (
     Plateau,
     Rates,
     hiding_rates,
+    tight_rates,
 )
 from syncline.strategies.averaging.wire import Average, Wire
 from syncline.strategies.daso import Daso
@@ -83,7 +85,7 @@ def test_auto_hides_exchanges_and_tightens():
     # It has fallen by less than 5 %.
     schedule.review(0.9, exchange_steps=8.0)
     schedule.settle()
-    assert schedule.rates == Rates(2, 2, pieces=PIECES // 4)
+    assert schedule.rates == Rates(2, 2, pieces=PIECES // 2)
     schedule.review(0.1, exchange_steps=0.2)
     schedule.settle()
     assert schedule.rates == Rates(1, 1)
@@ -91,7 +93,8 @@ def test_auto_hides_exchanges_and_tightens():
 
 @given(exchange_steps=st.floats(0.0, 400.0))
 def test_what_auto_sends_at_a_time_arrives_in_its_wait(exchange_steps):
-    rates = hiding_rates(exchange_steps, 1)
+    rates = hiding_rates(exchange_steps)
+    assert rates.sync_every == 2 * rates.wait
     assert 1 <= rates.pieces <= PIECES
     taken = exchange_steps * rates.pieces / PIECES
     assert taken <= rates.wait + 1e-5
@@ -100,12 +103,24 @@ def test_what_auto_sends_at_a_time_arrives_in_its_wait(exchange_steps):
     assert rates.pieces == PIECES or exchange_steps * (rates.pieces + 1) / PIECES > 2 - 1e-5
 
 
+@given(exchange_steps=st.floats(0.0, 400.0))
+def test_with_a_flat_loss_auto_averages_every_weight_in_four_steps(exchange_steps):
+    rates = tight_rates(exchange_steps)
+    assert rates.sync_every == rates.wait <= 2
+    assert math.ceil(PIECES / rates.pieces) * rates.sync_every <= 4
+    # It waits only where the link cannot do that, and uses all of a faster one.
+    taken = exchange_steps * rates.pieces / PIECES
+    assert taken <= rates.wait + 1e-5 or (exchange_steps > 4 and rates.pieces == PIECES // 2)
+    assert rates.pieces == PIECES or exchange_steps * (rates.pieces + 1) / PIECES > 2 - 1e-5
+
+
 def test_an_exchange_that_takes_its_whole_wait_keeps_its_rates():
     """What is measured in whole steps must not make the rates creep."""
     for pieces in range(1, PIECES + 1):
-        rates = hiding_rates(2 * PIECES / pieces, 1)
+        rates = hiding_rates(2 * PIECES / pieces)
         assert (rates.pieces, rates.wait) == (pieces, 2)
-    assert hiding_rates(1e9, 1).wait == 64
+        assert tight_rates(2 * PIECES / pieces) == Rates(2, 2, pieces=max(pieces, PIECES // 2))
+    assert hiding_rates(1e9).wait == 64
 
 
 def test_rates_change_only_when_nothing_is_under_way():

@@ -20,7 +20,10 @@ PIECES = 16
 """Into so many pieces weights are cut where they may go in turns."""
 MOST_WAIT = 64
 """An average that arrives later than this is of little use, however slow the link."""
-FIRST_SLACK = 2
+STALE = 2
+"""With `auto` an average is no older than so many steps, unless the smallest part takes longer to arrive."""
+ROUND = 4
+"""With `auto` and a flat loss every weight is averaged once in so many steps, even if that means to wait."""
 _ROUNDING = 1e-6
 
 
@@ -110,8 +113,8 @@ class CycleSchedule:
     """Steps since the cycle began, that is since an exchange started."""
     wanted: Rates | None = None
     """What to change to as soon as nothing is under way."""
-    slack: int = FIRST_SLACK
-    """With `auto`: B is so many times W."""
+    is_tight: bool = False
+    """With `auto`: whether the loss has flattened, so that nodes talk as much as the link can carry."""
 
     def review(self, loss: float, exchange_steps: float | None = None) -> None:
         """Take in the mean loss since the last review, and how many steps all weights take on the link."""
@@ -121,10 +124,9 @@ class CycleSchedule:
                 tighter = (self.wanted or self.rates).tightened(self.reset)
                 self.wanted = tighter if self.skips else replace(tighter, local_skip=1)
             return
-        if is_flat or self.plateau.bad_reviews:
-            self.slack = max(1, self.slack // 2)
+        self.is_tight = self.is_tight or is_flat or self.plateau.bad_reviews > 0
         if exchange_steps is not None:
-            self.wanted = hiding_rates(exchange_steps, self.slack)
+            self.wanted = (tight_rates if self.is_tight else hiding_rates)(exchange_steps)
 
     def settle(self) -> None:
         """Change to the wanted rates; to be called only while nothing is under way."""
@@ -162,14 +164,35 @@ class CycleSchedule:
         )
 
 
-def hiding_rates(exchange_steps: float, slack: int) -> Rates:
+def hiding_rates(exchange_steps: float) -> Rates:
     """The rates at which exchanges hide behind steps, when all weights together take so many of them.
 
     What takes more than two steps goes in pieces, as many at a time as arrive within two: stale averages cost
     more than rare ones. With two steps to arrive in, one that needs a single step is told from one
-    that needs both, so that a faster link is noticed.
+    that needs both, so that a faster link is noticed. The link rests for as long as it works.
     """
-    fitting = int(2 * PIECES / max(exchange_steps, 1e-9) + _ROUNDING)
-    pieces = min(PIECES, max(1, fitting))
-    wait = min(MOST_WAIT, max(1, math.ceil(exchange_steps * pieces / PIECES - _ROUNDING)))
-    return Rates(wait * slack, wait, pieces=pieces)
+    pieces = min(PIECES, max(1, _arriving_in_time(exchange_steps)))
+    wait = min(MOST_WAIT, _steps_taken(exchange_steps, pieces))
+    return Rates(2 * wait, wait, pieces=pieces)
+
+
+def tight_rates(exchange_steps: float) -> Rates:
+    """The rates at which the link never rests, and every weight is averaged at least once in `ROUND` steps.
+
+    On a link that cannot do so unseen, nodes wait for the rest: what a loss that falls slowly would lose by
+    rarer averages costs more steps than the waiting. It is at most a `ROUND`-th of what averaging in every
+    step would take.
+    """
+    pieces = min(PIECES, max(PIECES * STALE // ROUND, _arriving_in_time(exchange_steps)))
+    wait = min(STALE, _steps_taken(exchange_steps, pieces))
+    return Rates(wait, wait, pieces=pieces)
+
+
+def _arriving_in_time(exchange_steps: float) -> int:
+    """How many pieces arrive before they are stale."""
+    return int(STALE * PIECES / max(exchange_steps, 1e-9) + _ROUNDING)
+
+
+def _steps_taken(exchange_steps: float, pieces: int) -> int:
+    """In how many whole steps so many pieces arrive."""
+    return max(1, math.ceil(exchange_steps * pieces / PIECES - _ROUNDING))
