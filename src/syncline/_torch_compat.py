@@ -5,8 +5,8 @@ Each entry names the torch version that it was tested with and the public replac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -130,6 +130,23 @@ def preserved_version(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     Tested with 2.13. Awaited: a public way to fetch freed weights again, as FSDP2 itself does.
     """
     return torch.autograd._unsafe_preserve_version_counter(tensor)
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Within, the profiler does not see what is started.
+
+    A collective that is still under way when a profile stops would write the end of its record into freed
+    memory, and the process crash or train on garbage. Whoever does not wait for one in the same step must
+    start it here.
+
+    Tested with 2.13. Awaited: a profiler that leaves out what it has not seen end.
+    """
+    torch.autograd._enable_record_function(False)
+    try:
+        yield
+    finally:
+        torch.autograd._enable_record_function(True)
 
 
 def schema_returns(op: OpOverload) -> Sequence[Any]:

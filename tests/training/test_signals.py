@@ -7,7 +7,9 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
 
+from syncline.strategies.under_way import WAIT_MARK
 from syncline.training.signals import Outcome, Signals
 
 LATE_S = 0.3
@@ -36,3 +38,21 @@ def test_outcomes_come_late_and_alike(lead, read, run_ranks):
     assert [outcome.stop for outcome in outcomes] == [False, True, False]
     # The first rank stands still for the second's last word, and that is counted.
     assert waited_s > LATE_S / 2
+
+
+def profile_posts() -> tuple[set[str], set[str]]:
+    """What profiles record of a post, and of reading what was posted when none was on."""
+    signals = Signals(torch.device("cpu"))
+    kinds = [ProfilerActivity.CPU]
+    with profile(activities=kinds) as posting:
+        signals.post(1, torch.tensor(1.0), stop=False)
+    with profile(activities=kinds) as reading:
+        assert [outcome.loss for outcome in signals.read(everything=True)] == [1.0]
+    return tuple({event.key for event in each.key_averages()} for each in (posting, reading))
+
+
+def test_no_profile_has_a_record_that_may_end_after_it(run_ranks):
+    """Torch would write the end of such a record into freed memory."""
+    for posted, read in run_ranks(profile_posts, 2):
+        assert not {name for name in posted | read if name.startswith("gloo:")}
+        assert WAIT_MARK in read

@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from syncline.strategies.under_way import unrecorded, wait_for
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -57,7 +59,8 @@ class Signals:
         told = [loss * self._weight, loss.new_tensor(self._weight), *wishes]
         told.append(loss.new_zeros(()) if eval_loss is None else eval_loss * self._weight)
         values = torch.stack([one.to(self._device, torch.float64) for one in told])
-        work = dist.all_reduce(values, async_op=True)
+        with unrecorded():
+            work = dist.all_reduce(values, async_op=True)
         self._pending.append((step, eval_loss is not None, values, work))
 
     def read(self, *, everything: bool = False) -> Iterator[Outcome]:
@@ -65,8 +68,7 @@ class Signals:
         while len(self._pending) > (0 if everything else self._lead + 1):
             step, evaluated, values, work = self._pending.popleft()
             began_s = time.perf_counter()
-            if work is not None:
-                work.wait()
+            wait_for(work)
             self.waited_s += time.perf_counter() - began_s
             loss, weight, stop, regroup, eval_loss = values.tolist()
             yield Outcome(

@@ -18,6 +18,7 @@ from torch import Tensor
 from syncline.strategies.averaging.buckets import BUCKET_BYTES
 from syncline.strategies.averaging.nodes import NodeGroups
 from syncline.strategies.averaging.wire import Average, Sent, Wire
+from syncline.strategies.under_way import unrecorded, wait_for
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class Exchange:
         _drain(device)
         began_s = time.perf_counter()
         for work in pending.works:
-            work.wait()
+            wait_for(work)
         _drain(device)
         pending.works = []
         self.times.exposed_s += time.perf_counter() - began_s
@@ -167,7 +168,8 @@ def _drain(device: torch.device) -> None:
 
 
 def _sum(values: Tensor, group: dist.ProcessGroup) -> dist.Work:
-    work = dist.all_reduce(values, group=group, async_op=True)
+    with unrecorded():
+        work = dist.all_reduce(values, group=group, async_op=True)
     if work is None:
         raise TypeError("a rank that speaks for its node is in the group")
     return work

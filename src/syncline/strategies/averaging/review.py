@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from syncline.strategies.under_way import unrecorded, wait_for
+
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
@@ -37,8 +39,7 @@ class _Posted:
     def settle(self) -> list[float]:
         """The sums over all ranks, waited for if need be."""
         work, self.work = self.work, None
-        if work is not None:
-            work.wait()
+        wait_for(work)
         return self.sums.tolist()
 
 
@@ -73,7 +74,9 @@ class Review:
     def post(self, due: int) -> None:
         """Start to agree on what was collected, to be read in the step `due`."""
         sums = self._sums.clone()
-        self._posted.append(_Posted(due, sums, dist.all_reduce(sums, async_op=True)))
+        with unrecorded():
+            work = dist.all_reduce(sums, async_op=True)
+        self._posted.append(_Posted(due, sums, work))
         self._sums.zero_()
         self._collected = 0
 

@@ -9,34 +9,13 @@ every stage does the same things in the same order whatever the timing; the mark
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import IntEnum
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.profiler import record_function
 
-WAIT_MARK = "syncline:wait for another stage"
-"""What a profile calls the time that a stage waits for another."""
-
-
-@contextmanager
-def _unrecorded() -> Iterator[None]:
-    """Within, the profiler does not see what is started: it may have stopped when that ends, and torch would
-    then write the end of the record into freed memory."""
-    torch.autograd._enable_record_function(False)
-    try:
-        yield
-    finally:
-        torch.autograd._enable_record_function(True)
-
-
-def _wait(work: dist.Work | None) -> None:
-    if work is not None:
-        with record_function(WAIT_MARK):
-            work.wait()
+from syncline.strategies.under_way import unrecorded, wait_for
 
 
 class Marker(IntEnum):
@@ -63,12 +42,12 @@ class Sender:
             self._finish_oldest()
         payload = tensor.detach().contiguous()
         self.sent_bytes += payload.nbytes
-        with _unrecorded():
+        with unrecorded():
             self._flying.append((dist.isend(payload, dst=self._to, group=self._group), payload))
 
     def _finish_oldest(self) -> None:
         work, _ = self._flying.popleft()
-        _wait(work)
+        wait_for(work)
 
 
 class Receiver:
@@ -88,13 +67,13 @@ class Receiver:
         if not self._posted:
             self._post()
         work, buffer = self._posted.popleft()
-        _wait(work)
+        wait_for(work)
         self._post()
         return buffer
 
     def _post(self) -> None:
         buffer = torch.empty_like(self._example)
-        with _unrecorded():
+        with unrecorded():
             self._posted.append((dist.irecv(buffer, src=self._source, group=self._group), buffer))
 
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from syncline.strategies.stages.layout import Layout
+from syncline.strategies.under_way import unrecorded, wait_for
 
 
 class Refresh:
@@ -70,8 +71,7 @@ class Refresh:
 
     def _arrive(self) -> None:
         for work in self._arriving:
-            if work is not None:
-                work.wait()
+            wait_for(work)
         self._arriving.clear()
 
     def _exchange(self) -> None:
@@ -79,16 +79,16 @@ class Refresh:
         if not any(self._readers):
             return
         for work, _ in self._flying:
-            if work is not None:
-                work.wait()
+            wait_for(work)
         self._flying.clear()
         if self._layout.place == owner:
             self._send_snapshots()
         else:
             source = self._layout.rank_at(owner)
-            self._arriving = [
-                dist.irecv(self._next[name], src=source, group=self._group) for name in self._names
-            ]
+            with unrecorded():
+                self._arriving = [
+                    dist.irecv(self._next[name], src=source, group=self._group) for name in self._names
+                ]
 
     def _send_snapshots(self) -> None:
         with torch.no_grad():
@@ -98,5 +98,6 @@ class Refresh:
             for name in names:
                 snapshot = self._state[name].detach().clone()
                 self.sent_bytes += snapshot.nbytes
-                work = dist.isend(snapshot, dst=self._layout.rank_at(place), group=self._group)
+                with unrecorded():
+                    work = dist.isend(snapshot, dst=self._layout.rank_at(place), group=self._group)
                 self._flying.append((work, snapshot))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from syncline.strategies.local.queues import WAIT_MARK
+from syncline.strategies.under_way import WAIT_MARK
 from syncline.training.inspection.spans import Spans, join, within
 
 STEP_MARK, DATA_MARK = "syncline.step", "syncline.data"
