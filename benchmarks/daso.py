@@ -12,8 +12,9 @@ What is trained on which cluster stands in `daso_settings.py`; all of it takes t
 *pace* is the time of a step beside data parallelism's where links are not limited, in alternating blocks.
 
 What is done is kept in a folder beside the record and not done again: after `--minutes` the script stops, and
-the next call goes on, perhaps with other options. The record is made of all that was kept, and beside it is a
-page with the loss by time. Emulation needs root.
+the next call goes on, perhaps with other options. The record is made of all that was kept, and of what it had
+of other settings, each with its date, commit and machine. Beside it is a page with the loss by time.
+Emulation needs root.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 from chart_page import write_page
 from daso_cells import Cell
 from daso_charts import charts_of
+from daso_record import join_records
 from daso_rows import BASELINE, line_of, rows_of, skipped_rows
 from daso_settings import TASKS, Task, is_limited
 from daso_torchft import TORCHFT, skip_reason
@@ -93,7 +95,7 @@ class Benchmark:
             "exposure": self._told("exposure"),
             "pace": self._told("pace"),
         }
-        write_record(self._asked.output, figures)
+        write_record(self._asked.output, join_records(self._asked.output, figures))
         write_page(self._asked.output.with_suffix(".html"), "Training across slow links", charts_of(done))
 
     def _train(self) -> None:

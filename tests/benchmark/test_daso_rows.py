@@ -1,6 +1,7 @@
 """The benchmark of training across slow links: what stands in it for what cannot run here."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -53,3 +54,28 @@ def test_what_was_skipped_is_a_row_unless_it_has_figures_of_another_time():
     (row,) = skipped_rows(cells, [SETTING | {"strategy": "torchft:diloco", "seeds": 3}])
     assert (row["strategy"], row["seeds"]) == ("torchft:local-sgd", 0)
     assert line_of(row).endswith("skipped: torchft is not installed")
+
+
+def test_a_record_keeps_what_was_measured_elsewhere(tmp_path, monkeypatch):
+    import daso_record
+    from daso_settings import TASKS
+
+    (cluster, (task, other)) = next(iter(TASKS.items()))
+    names = ("model", "batch", "steps", "clip_norm", "adamw_rate")
+    setting, another = ({name: getattr(one, name) for name in names} for one in (task, other))
+    origin = {"date": "2020-01-01", "commit": "old", "machine": {"cpu": "slow"}}
+    pace = {"model": other.model, "batch": other.batch, "cluster": cluster}
+    path = tmp_path / "record.json"
+    rows = [
+        one | {"cluster": cluster, "strategy": strategy, "total_s": 1.0}
+        for one, strategy in ((setting, "data"), (another, "data"), (setting | {"steps": 7}, "data"))
+    ]
+    path.write_text(json.dumps(origin | {"rows": rows, "exposure": [], "pace": [pace]}))
+    now = {"date": "2021-01-01", "commit": "new", "machine": {"cpu": "fast"}}
+    monkeypatch.setattr(daso_record, "environment", lambda: now)
+    figures = {"rows": [rows[0] | {"total_s": 2.0}], "exposure": [], "pace": []}
+    joined = daso_record.join_records(path, figures)
+    # What was measured anew replaces its setting, and what is no task any more goes.
+    found = {(row["model"], row["total_s"], row["measured"]["commit"]) for row in joined["rows"]}
+    assert found == {(task.model, 2.0, "new"), (other.model, 1.0, "old")}
+    assert [each["measured"]["cpu"] for each in joined["pace"]] == ["slow"]

@@ -48,7 +48,8 @@ def profile_posts() -> tuple[set[str], set[str]]:
         signals.post(1, torch.tensor(1.0), stop=False)
     with profile(activities=kinds) as reading:
         assert [outcome.loss for outcome in signals.read(everything=True)] == [1.0]
-    return tuple({event.key for event in each.key_averages()} for each in (posting, reading))
+    posted, read = ({event.key for event in each.key_averages()} for each in (posting, reading))
+    return posted, read
 
 
 def test_no_profile_has_a_record_that_may_end_after_it(run_ranks):
