@@ -217,6 +217,14 @@ def test_the_verdict_does_not_choose_within_noise_silently():
     assert "Within noise of it is zero1." in verdict.details
 
 
+def test_no_other_learning_rule_is_proposed_for_a_gain_within_noise():
+    for step_s, proposed in ((0.0995, False), (0.09, True)):
+        rows = [make_row("data", step_s=0.1), make_row("local", step_s=step_s, exact=False)]
+        ((place, members),) = contests(make_entries(rows))
+        told = " ".join(judge(place, members).details)
+        assert ("If another learning rule will do" in told) is proposed
+
+
 @pytest.mark.parametrize(
     ("samples", "words"), [(640, "after the same samples"), (900, "after 900 samples, not 640")]
 )

@@ -83,7 +83,10 @@ def _near(best: Entry, exact: Sequence[Entry]) -> list[str]:
 
 
 def _inexact(best: Entry, others: Sequence[Entry]) -> list[str]:
-    faster = sorted((one for one in others if one.sample_s < best.sample_s), key=_sample_s)
+    # A gain that noise could be is not worth another learning rule.
+    faster = sorted(
+        (one for one in others if one.sample_s < best.sample_s and not _alike(one, best)), key=_sample_s
+    )
     if not faster or faster[0].loss is None or best.loss is None:
         return []
     one = faster[0]
