@@ -12,6 +12,7 @@ from syncline._torch_compat import preserved_version
 from syncline.planning.parameter_costs import Keeping
 from syncline.strategies.planned.ranks import LiveMesh
 from syncline.strategies.planned.storage import Placing
+from syncline.strategies.under_way import unrecorded, wait_for
 from syncline.workloads.deferred.weights import DeferredWeight
 
 
@@ -66,7 +67,7 @@ class PlacedParameter:
         pending, gathered, share = self._pending, self._gathered, self.placing.share
         if pending is None or gathered is None or share is None:
             raise RuntimeError(f"{self.placing.name} was not being gathered")
-        pending.wait()
+        wait_for(pending)
         self._pending = self._gathered = None
         if self.is_temporary:
             self.leaf.untyped_storage().resize_(self._bytes)
@@ -85,11 +86,13 @@ class PlacedParameter:
     def refresh(self) -> None:
         """Bring a lasting leaf up to date after its shares have changed, and drop what was fetched before."""
         if self._pending is not None:
-            self._pending.wait()
+            wait_for(self._pending)
             self._pending = self._gathered = None
         if self.placing.share is not None and not self.is_temporary:
             self.is_gathered = False
-            self.start_gather()
+            # It may be under way until the next step.
+            with unrecorded():
+                self.start_gather()
         else:
             self.free()
 

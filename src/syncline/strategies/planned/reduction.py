@@ -6,6 +6,7 @@ Units are started in one order on all ranks, as soon as all their gradients are 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -49,7 +50,7 @@ class GradientReducer:
         self._next = 0
         for number, unit in enumerate(self._units):
             for one in unit.members:
-                one.leaf.register_post_accumulate_grad_hook(self._hook(number, one))
+                one.leaf.register_post_accumulate_grad_hook(_ready_hook(self, number, one))
 
     def expect(self, *, last: bool) -> None:
         """Get ready for a backward pass; `last` if it is the last of the step's micro-batches."""
@@ -66,15 +67,26 @@ class GradientReducer:
             self._units[number].finish()
         self._active, self._next = [], 0
 
-    def _hook(self, number: int, one: PlacedParameter) -> Callable[[Tensor], None]:
-        def ready(_leaf: Tensor) -> None:
-            one.free()
-            self._missing[number] -= 1
-            while self._next < len(self._active) and self._missing[self._active[self._next]] == 0:
-                self._units[self._active[self._next]].start()
-                self._next += 1
+    def ready(self, number: int) -> None:
+        """Take in that a gradient of a unit is there, and start the units whose turn it is."""
+        self._missing[number] -= 1
+        while self._next < len(self._active) and self._missing[self._active[self._next]] == 0:
+            self._units[self._active[self._next]].start()
+            self._next += 1
 
-        return ready
+
+def _ready_hook(reducer: GradientReducer, number: int, one: PlacedParameter) -> Callable[[Tensor], None]:
+    # Weak: autograd keeps a hook as long as the leaf, where the garbage collector does not see what it holds,
+    # and the leaf, the mesh and its process groups would never go.
+    to_reducer, to_one = weakref.ref(reducer), weakref.ref(one)
+
+    def ready(_leaf: Tensor) -> None:
+        alive, parameter = to_reducer(), to_one()
+        if alive is not None and parameter is not None:
+            parameter.free()
+            alive.ready(number)
+
+    return ready
 
 
 class _Bucket:
