@@ -36,7 +36,7 @@ from daso_record import join_records
 from daso_rows import BASELINE, line_of, rows_of, skipped_rows
 from daso_settings import TASKS, Task, is_limited
 from daso_torchft import TORCHFT, skip_reason
-from record import write_record
+from record import origin, write_record
 from syncline.cluster.emulation import parse_emulation
 from syncline.errors import SynclineError
 from syncline.launch.emulated import launch_emulated
@@ -158,7 +158,7 @@ class Benchmark:
         with tempfile.TemporaryDirectory() as folder:
             result = Path(folder) / "result"
             self._launch(f"measure_{kind}", cluster, setting | order | {"result": str(result)})
-            path.write_text(json.dumps(setting | json.loads(result.read_text())))
+            path.write_text(json.dumps(setting | json.loads(result.read_text()) | {"measured": origin()}))
         print(path.read_text())
 
     def _told(self, kind: str) -> list[dict[str, Any]]:

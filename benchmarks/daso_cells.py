@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from daso_torchft import TORCHFT, torchft_run
+from record import origin
 from syncline.cluster.device import rank_device
 from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import Rank, current_rank
@@ -80,7 +81,7 @@ def train_cells(argument: str) -> None:
             result = _train(cell, rank, device)
             if rank.is_first:
                 path = Path(order["folder"]) / f"{cell.key()}.json"
-                path.write_text(json.dumps({**asdict(cell), **result}))
+                path.write_text(json.dumps({**asdict(cell), **result, "measured": origin()}))
             gc.collect()
 
 

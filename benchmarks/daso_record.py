@@ -13,7 +13,7 @@ from typing import Any
 
 from daso_rows import SETTING
 from daso_settings import TASKS
-from record import environment
+from record import origin_of
 
 PLACE = ("model", "batch", "cluster")
 """What tells measurements of exposure and pace apart."""
@@ -22,25 +22,21 @@ Key = Callable[[dict[str, Any]], tuple[Any, ...]]
 
 
 def join_records(path: Path, figures: dict[str, Any]) -> dict[str, Any]:
-    """The figures, each with its origin, and what the record at a path has besides of the tasks of now."""
+    """The figures, and what the record at a path has besides of the tasks of now."""
     earlier = json.loads(path.read_text()) if path.exists() else {}
     keys: dict[str, Key] = {"rows": _key_of(SETTING), "exposure": _key_of(PLACE), "pace": _key_of(PLACE)}
     wanted = {"rows": _wanted(SETTING), "exposure": _wanted(PLACE), "pace": _wanted(PLACE)}
     joined = dict(figures)
     for part, key in keys.items():
-        own = [one | {"measured": _origin(environment())} for one in figures[part]]
+        own = figures[part]
         known = {key(one) for one in own}
         kept = [
-            {"measured": _origin(earlier)} | one
+            {"measured": origin_of(earlier)} | one
             for one in earlier.get(part, [])
             if key(one) not in known and key(one) in wanted[part]
         ]
         joined[part] = sorted([*kept, *own], key=lambda one, key=key: str(key(one)))
     return joined
-
-
-def _origin(record: dict[str, Any]) -> dict[str, Any]:
-    return {"date": record["date"], "commit": record["commit"], "cpu": record["machine"]["cpu"]}
 
 
 def _key_of(names: tuple[str, ...]) -> Key:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from record import origin
+
 BASELINE = "data"
 WINDOW = 20
 """Steps over which a loss is averaged."""
@@ -14,7 +16,7 @@ SETTING = ("model", "batch", "steps", "clip_norm", "adamw_rate", "cluster")
 
 
 def rows_of(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a strategy, over its seeds, beside the baseline of the same setting.
+    """One row a strategy, over its seeds, with the origin of the latest, beside the same setting's baseline.
 
     Only seeds that the baseline has too are compared. The target of a seed is the loss that the baseline has
     with it after nine tenths of its steps, for the data of seeds are not equally hard.
@@ -27,7 +29,8 @@ def rows_of(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
             cells = [each for each in here if each["strategy"] == strategy]
             seeds = {each["seed"] for each in cells}
             peers = [each for each in base if each["seed"] in seeds]
-            rows.append(setting | {"strategy": strategy} | _row(cells, peers))
+            row = setting | {"strategy": strategy} | _row(cells, peers)
+            rows.append(row | {"measured": max((each["measured"] for each in cells), key=_date)})
     return rows
 
 
@@ -44,7 +47,7 @@ def skipped_rows(cells: list[dict[str, Any]], rows: list[dict[str, Any]]) -> lis
     known = {tuple(row[name] for name in names) for row in rows}
     found = {tuple(cell[name] for name in names): cell["reason"] for cell in cells}
     return [
-        dict(zip(names, key, strict=True)) | {"seeds": 0, "skipped": reason}
+        dict(zip(names, key, strict=True)) | {"seeds": 0, "skipped": reason, "measured": origin()}
         for key, reason in found.items()
         if key not in known
     ]
@@ -101,6 +104,10 @@ def _row(cells: list[dict[str, Any]], base: list[dict[str, Any]]) -> dict[str, A
             "eval_loss_ratio": row["eval_loss"] / statistics.fmean(cell["eval_loss"] for cell in base),
         }
     return row
+
+
+def _date(measured: dict[str, Any]) -> str:
+    return measured["date"]
 
 
 def _order(cell: dict[str, Any]) -> tuple[bool, str]:

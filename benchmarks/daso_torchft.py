@@ -149,9 +149,13 @@ def _manager(model: torch.nn.Module, rank: Rank) -> Iterator[Any]:
     told = [lighthouse.address().rpartition(":")[2] if lighthouse else None]
     dist.broadcast_object_list(told, src=0)
     store = dist.TCPStore(own, 0, is_master=True, wait_for_workers=False)
+
+    def load(state: dict[str, Any]) -> None:
+        model.load_state_dict(state)
+
     manager = torchft.Manager(
         pg=torchft.ProcessGroupGloo(timeout=PATIENCE),
-        load_state_dict=model.load_state_dict,
+        load_state_dict=load,
         state_dict=model.state_dict,
         min_replica_size=rank.world_size,
         use_async_quorum=False,

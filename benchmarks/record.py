@@ -35,7 +35,7 @@ def own_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def environment() -> dict[str, object]:
+def environment() -> dict[str, Any]:
     """When, of what and where the figures are."""
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run(
@@ -57,6 +57,16 @@ def environment() -> dict[str, object]:
             "torch": torch.__version__,
         },
     }
+
+
+def origin() -> dict[str, Any]:
+    """In short when, of what commit and on what processor, for a figure of a record that has several."""
+    return origin_of(environment())
+
+
+def origin_of(record: dict[str, Any]) -> dict[str, Any]:
+    """The same of a whole record."""
+    return {"date": record["date"], "commit": record["commit"], "cpu": record["machine"]["cpu"]}
 
 
 def _lines(path: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.distributed as dist
 from peer import Task, Trainer, plain_evaluation
 from torch import Tensor
@@ -21,9 +23,13 @@ def torchft_ddp(task: Task) -> Trainer:
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     # It serves as long as somebody holds it.
     served = [store]
+
+    def load(state: dict[str, Any]) -> None:
+        task.model.load_state_dict(state)
+
     manager = torchft.Manager(
         pg=torchft.ProcessGroupGloo(),
-        load_state_dict=task.model.load_state_dict,
+        load_state_dict=load,
         state_dict=task.model.state_dict,
         min_replica_size=world,
         replica_id=f"replica-{rank}",

@@ -56,7 +56,7 @@ def test_what_was_skipped_is_a_row_unless_it_has_figures_of_another_time():
     assert line_of(row).endswith("skipped: torchft is not installed")
 
 
-def test_a_record_keeps_what_was_measured_elsewhere(tmp_path, monkeypatch):
+def test_a_record_keeps_what_was_measured_elsewhere(tmp_path):
     import daso_record
     from daso_settings import TASKS
 
@@ -71,11 +71,23 @@ def test_a_record_keeps_what_was_measured_elsewhere(tmp_path, monkeypatch):
         for one, strategy in ((setting, "data"), (another, "data"), (setting | {"steps": 7}, "data"))
     ]
     path.write_text(json.dumps(origin | {"rows": rows, "exposure": [], "pace": [pace]}))
-    now = {"date": "2021-01-01", "commit": "new", "machine": {"cpu": "fast"}}
-    monkeypatch.setattr(daso_record, "environment", lambda: now)
-    figures = {"rows": [rows[0] | {"total_s": 2.0}], "exposure": [], "pace": []}
+    now = {"date": "2021-01-01", "commit": "new", "cpu": "fast"}
+    figures = {"rows": [rows[0] | {"total_s": 2.0, "measured": now}], "exposure": [], "pace": []}
     joined = daso_record.join_records(path, figures)
     # What was measured anew replaces its setting, and what is no task any more goes.
     found = {(row["model"], row["total_s"], row["measured"]["commit"]) for row in joined["rows"]}
     assert found == {(task.model, 2.0, "new"), (other.model, 1.0, "old")}
     assert [each["measured"]["cpu"] for each in joined["pace"]] == ["slow"]
+
+
+def test_a_row_is_of_the_time_of_its_latest_training():
+    from daso_rows import rows_of
+
+    cells = [
+        SETTING
+        | {"strategy": "data", "seed": seed, "status": "failed", "reason": "out of memory"}
+        | {"measured": {"date": date, "commit": commit, "cpu": "c"}}
+        for seed, date, commit in ((0, "2021-01-02", "new"), (1, "2021-01-01", "old"))
+    ]
+    (row,) = rows_of(cells)
+    assert (row["seeds"], row["measured"]["commit"]) == (2, "new")
