@@ -194,7 +194,7 @@ def test_a_16_bit_wire_loses_nothing(wire):
         total = sent[0].values + sent[1].values
         for bucket in sent:
             bucket.values = total
-        averages = [w.decode(b, n) for w, b, n in zip(wires, sent, nodes, strict=True)]
+        averages = [each.decode(bucket) for each, bucket in zip(wires, sent, strict=True)]
         assert torch.equal(averages[0].mean, averages[1].mean)
         nodes = [average.own() for average in averages]
     moved = (wanted - 1).abs().max()
@@ -214,7 +214,7 @@ def test_fp16_takes_what_is_too_large_in_several_turns():
         total = sent[0].values + sent[1].values
         for bucket in sent:
             bucket.values = total
-        means = [w.decode(b, n) for w, b, n in zip(wires, sent, nodes, strict=True)]
+        means = [each.decode(bucket) for each, bucket in zip(wires, sent, strict=True)]
         nodes = [average.own() for average in means]
     assert means[0].mean.item() == pytest.approx(1e5, rel=1e-2)
 

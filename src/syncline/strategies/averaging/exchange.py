@@ -110,10 +110,7 @@ class Exchange:
     def finish(self, pending: Pending) -> list[Average]:
         """The averages, waited for if need be. Every rank of the nodes must come here."""
         self.arrive(pending)
-        return [
-            wire.decode(sent, values)
-            for wire, sent, values in zip(pending.wires, pending.sent, pending.values, strict=True)
-        ]
+        return [wire.decode(sent) for wire, sent in zip(pending.wires, pending.sent, strict=True)]
 
     def arrived(self, wires: list[Wire], values: list[Tensor], sums: list[Tensor]) -> Pending:
         """An exchange of these values as if it had arrived with these sums.

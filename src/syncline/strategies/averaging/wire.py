@@ -33,8 +33,8 @@ class Sent:
 
     values: Tensor
     """In the type of the wire; summed over the nodes in place."""
-    own: Tensor | None = None
-    """What this node sent, as fp32; None with an fp32 wire, which sends everything."""
+    unsent: Tensor | None = None
+    """What this node had to say beyond that; None with an fp32 wire, which sends everything."""
     reference: Tensor | None = None
     """What it was a movement away from, if it was one."""
     scale: float = 1.0
@@ -50,8 +50,8 @@ class Average:
     """What this node had to say beyond what 16 bits carried."""
 
     def own(self) -> Tensor:
-        """The mean as this node takes it over; writing to it may write to the mean."""
-        return self.mean if self.unsent is None else self.mean + self.unsent
+        """The mean as this node takes it over, to be asked for once: it overwrites what it is made of."""
+        return self.mean if self.unsent is None else self.unsent.add_(self.mean)
 
 
 class Wire:
@@ -81,28 +81,28 @@ class Wire:
         """Put into `room` what to send for a node's values; it counts for `share` of an average node."""
         if self.dtype == torch.float32:
             return Sent(torch.mul(values, share, out=room))
-        reference, scale = self.reference, self.scale
-        scaled = values * (scale * share) if reference is None else (values - reference).mul_(scale * share)
+        reference, factor = self.reference, self.scale * share
+        moved = values.clone() if reference is None else values - reference
+        # Memory is what this takes its time for: where nothing is scaled, there is no second copy.
+        scaled = moved if factor == 1.0 else moved * factor
         if self.dtype == torch.float16:
-            scaled.clamp_(-_FP16_LIMIT / self.nodes, _FP16_LIMIT / self.nodes)
+            limit = _FP16_LIMIT / self.nodes
+            scaled = scaled.clamp(-limit, limit)
         room.copy_(scaled)
-        return Sent(room, own=scaled.copy_(room).div_(scale * share), reference=reference, scale=scale)
+        unsent = moved.sub_(room if factor == 1.0 else scaled.copy_(room).div_(factor))
+        return Sent(room, unsent=unsent, reference=reference, scale=self.scale)
 
-    def decode(self, sent: Sent, values: Tensor) -> Average:
-        """The average over nodes, when `sent` has been summed; `values` are those that were encoded.
-
-        What was sent is used up.
-        """
-        if sent.own is None:
+    def decode(self, sent: Sent) -> Average:
+        """The average over nodes, when `sent` has been summed; what was sent is used up."""
+        if sent.unsent is None:
             return Average(sent.values.div_(self.nodes))
         moved = sent.values.float().div_(self.nodes * sent.scale)
         self._follow(moved)
         if sent.reference is None:
-            return Average(moved, unsent=values - sent.own)
-        unsent = (values - sent.reference).sub_(sent.own)
-        # Not in place: what was sent meanwhile is a movement away from the old one.
-        self.reference = sent.reference + moved
-        return Average(self.reference.clone(), unsent=unsent)
+            return Average(moved, sent.unsent)
+        # The old reference stays as it is: what was sent meanwhile is a movement away from it.
+        self.reference = moved.add_(sent.reference)
+        return Average(self.reference, sent.unsent)
 
     def _follow(self, moved: Tensor) -> None:
         """Keep the scale near the size of movements: by powers of two, from what all nodes have alike."""
