@@ -28,6 +28,7 @@ from syncline.cluster.process_group import process_group
 from syncline.cluster.rank import Rank, current_rank
 from syncline.cluster.traffic import TrafficMeter
 from syncline.errors import SynclineError
+from syncline.strategies.averaging.cycling import CyclingStep
 from syncline.training.config import EvaluationConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 from syncline.training.run import Run, open_loop, prepare_run
 from syncline.training.sinks import METRICS_FILE
@@ -129,7 +130,8 @@ def measure_exposure(argument: str) -> None:
     blocking, cycles, wait = 20, 12, order["wait"]
     config = TrainConfig(
         model=order["model"],
-        strategy=f"daso:warm-up={blocking},cool-down=0,review-every=1000,sync-every={wait + 2},wait={wait}",
+        strategy=f"daso:warm-up={blocking},cool-down=0,review-every={2 * wait},"
+        f"sync-every={wait + 2},wait={wait}",
         ranks=rank.world_size,
         batch=order["batch"],
         steps=blocking + cycles * (wait + 2),
@@ -143,12 +145,16 @@ def measure_exposure(argument: str) -> None:
             blocked_s = run.step.exposed_s or 0.0
             loop.run()
             exposed_s = (run.step.exposed_s or 0.0) - blocked_s
+        if not isinstance(run.step, CyclingStep):
+            raise TypeError(f"{config.strategy} makes steps of {type(run.step).__name__}")
+        exchanges = run.step.weights.exchange.times.exchanges
         told = {
             "wait": wait,
             "median_step_s": statistics.median(loop.measurements.step_s[blocking:]),
             "blocking_exchange_s": blocked_s / blocking,
-            "exposed_s": exposed_s / cycles,
-            "ratio": exposed_s / cycles / (blocked_s / blocking),
+            "exchanges": exchanges,
+            "exposed_s": exposed_s / exchanges,
+            "ratio": exposed_s / exchanges / (blocked_s / blocking),
         }
     if rank.is_first:
         Path(order["result"]).write_text(json.dumps(told))

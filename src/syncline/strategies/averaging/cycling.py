@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from syncline.strategies.averaging.buckets import Buckets, float_buffers
+from syncline.strategies.averaging.exchange import Pending
 from syncline.strategies.averaging.gradients import GradientAverage
 from syncline.strategies.averaging.inside import average_inside, optimizer_floats
 from syncline.strategies.averaging.merging import by_delta, by_paper
@@ -115,8 +116,11 @@ class CyclingStep(AveragingStep):
     def _cycle(self, number: int) -> None:
         """Merge what is due, and start what is due."""
         schedule, weights = self.schedule, self.weights
-        self._watch(number)
         is_due = weights.under_way is not None and number >= weights.under_way.due
+        spare = self._shared_in_a_spare_step(number)
+        self._watch(number, is_needed=is_due or spare is not None)
+        if spare is not None:
+            weights.exchange.share(spare)
         if is_due and self._merge == "paper" and schedule.wanted is None and schedule.starts_now():
             self._join_node()
             weights.start_then_merge(number, schedule.rates.wait, schedule.rates.pieces)
@@ -133,7 +137,15 @@ class CyclingStep(AveragingStep):
                 self._is_noted = False
         schedule.advance()
 
-    def _watch(self, number: int) -> None:
+    def _shared_in_a_spare_step(self, number: int) -> Pending | None:
+        """What has probably arrived a step before it is due: the node shares it while it makes that step."""
+        under_way = self.weights.under_way
+        if under_way is None or number != under_way.due - 1:
+            return None
+        is_early = self.schedule.arrives_within(number - under_way.started, under_way.pieces)
+        return under_way.pending if is_early else None
+
+    def _watch(self, number: int, *, is_needed: bool) -> None:
         """Note when what is under way has arrived; on ranks that speak for their node."""
         under_way = self.weights.under_way
         if under_way is None or not under_way.pending.works or self._is_noted:
@@ -142,7 +154,7 @@ class CyclingStep(AveragingStep):
         if under_way.pending.has_arrived:
             self._review.note_exchange(waited, share=share)
             self._is_noted = True
-        elif number >= under_way.due:
+        elif is_needed:
             before_s = self.exposed_s
             # Not shared in the node yet: its other ranks are not here.
             self.weights.exchange.wait(under_way.pending)

@@ -34,7 +34,9 @@ class Pending:
     works: list[dist.Work] = field(default_factory=list)
     """Empty on ranks that do not speak, and when the sums have arrived."""
     speaker: int | None = None
-    """The rank of this node that gets the sums; None when they have arrived."""
+    """The rank of this node that gets the sums; None when all ranks of the node have them."""
+    shares: list[dist.Work] = field(default_factory=list)
+    """The sums on their way to the other ranks of the node."""
 
     @property
     def has_arrived(self) -> bool:
@@ -92,18 +94,26 @@ class Exchange:
         pending.works = []
         self.times.exposed_s += time.perf_counter() - began_s
 
+    def share(self, pending: Pending) -> None:
+        """Wait for the sums, and begin to share them in the node; every rank of the node must call this."""
+        self.wait(pending)
+        several = self.groups.size > 1 and self.groups.count > 1
+        if several and not self._every_rank and pending.speaker is not None:
+            pending.shares = [_spread(flat, pending.speaker, self.groups.inside) for flat in pending.flats]
+
     def arrive(self, pending: Pending) -> None:
-        """Wait for the sums, and share them in the node; every rank of the node must call this.
+        """Wait until the sums are shared in the node; every rank of the node must call this.
 
         Does nothing when that is done.
         """
         if pending.speaker is None:
             return
-        self.wait(pending)
+        if not pending.shares:
+            self.share(pending)
         began_s = time.perf_counter()
-        if self.groups.size > 1 and self.groups.count > 1 and not self._every_rank:
-            self._share(pending.flats, pending.speaker)
-        pending.speaker = None
+        for work in pending.shares:
+            wait_for(work)
+        pending.speaker, pending.shares = None, []
         self.times.exchanges += 1
         self.times.exposed_s += time.perf_counter() - began_s
 
@@ -131,12 +141,6 @@ class Exchange:
             wire.encode(each, self.groups.share, room)
             for wire, each, room in zip(wires, values, rooms, strict=True)
         ]
-
-    def _share(self, flats: Sequence[Tensor], speaker: int) -> None:
-        works = [dist.broadcast(flat, src=speaker, group=self.groups.inside, async_op=True) for flat in flats]
-        for work in works:
-            if work is not None:
-                work.wait()
 
 
 def _rooms(wires: Sequence[Wire], values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -166,7 +170,15 @@ def _drain(device: torch.device) -> None:
 
 def _sum(values: Tensor, group: dist.ProcessGroup) -> dist.Work:
     with unrecorded():
-        work = dist.all_reduce(values, group=group, async_op=True)
+        return _is_member(dist.all_reduce(values, group=group, async_op=True))
+
+
+def _spread(values: Tensor, speaker: int, group: dist.ProcessGroup | None) -> dist.Work:
+    with unrecorded():
+        return _is_member(dist.broadcast(values, src=speaker, group=group, async_op=True))
+
+
+def _is_member(work: dist.Work | None) -> dist.Work:
     if work is None:
-        raise TypeError("a rank that speaks for its node is in the group")
+        raise TypeError("a rank that takes part in an exchange is in its group")
     return work

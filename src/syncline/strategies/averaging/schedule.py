@@ -113,12 +113,15 @@ class CycleSchedule:
     """Steps since the cycle began, that is since an exchange started."""
     wanted: Rates | None = None
     """What to change to as soon as nothing is under way."""
+    exchange_steps: float | None = None
+    """How many steps all weights take on the link, as the last review found; None before that."""
     is_tight: bool = False
     """With `auto`: whether the loss has flattened, so that nodes talk as much as the link can carry."""
 
     def review(self, loss: float, exchange_steps: float | None = None) -> None:
         """Take in the mean loss since the last review, and how many steps all weights take on the link."""
         is_flat = self.plateau.review(loss)
+        self.exchange_steps = self.exchange_steps if exchange_steps is None else exchange_steps
         if not self.auto:
             if is_flat:
                 tighter = (self.wanted or self.rates).tightened(self.reset)
@@ -127,6 +130,10 @@ class CycleSchedule:
         self.is_tight = self.is_tight or is_flat or self.plateau.bad_reviews > 0
         if exchange_steps is not None:
             self.wanted = (tight_rates if self.is_tight else hiding_rates)(exchange_steps)
+
+    def arrives_within(self, steps: int, pieces: int) -> bool:
+        """Whether so many pieces are known to arrive in so many steps."""
+        return self.exchange_steps is not None and _steps_taken(self.exchange_steps, pieces) <= steps
 
     def settle(self) -> None:
         """Change to the wanted rates; to be called only while nothing is under way."""
