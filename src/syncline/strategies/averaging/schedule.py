@@ -116,7 +116,7 @@ class CycleSchedule:
     exchange_steps: float | None = None
     """How many steps all weights take on the link, as the last review found; None before that."""
     is_tight: bool = False
-    """With `auto`: whether the loss has flattened, so that nodes talk as much as the link can carry."""
+    """With `auto`: whether the loss has flattened, so that nodes talk twice as often."""
 
     def review(self, loss: float, exchange_steps: float | None = None) -> None:
         """Take in the mean loss since the last review, and how many steps all weights take on the link."""
@@ -176,15 +176,16 @@ def hiding_rates(exchange_steps: float) -> Rates:
 
     What takes more than two steps goes in pieces, as many at a time as arrive within two: stale averages cost
     more than rare ones. With two steps to arrive in, one that needs a single step is told from one
-    that needs both, so that a faster link is noticed. The link rests for as long as it works.
+    that needs both, so that a faster link is noticed. The link rests for as long as it works at least; on a
+    fast one longer, for even an exchange that nobody waits for takes computing time from the steps.
     """
     pieces = min(PIECES, max(1, _arriving_in_time(exchange_steps)))
     wait = min(MOST_WAIT, _steps_taken(exchange_steps, pieces))
-    return Rates(2 * wait, wait, pieces=pieces)
+    return Rates(2 * max(wait, STALE), wait, pieces=pieces)
 
 
 def tight_rates(exchange_steps: float) -> Rates:
-    """The rates at which the link never rests, and every weight is averaged at least once in `ROUND` steps.
+    """The rates at which an exchange starts every other step, and all weights have had one in `ROUND` steps.
 
     On a link that cannot do so unseen, nodes wait for the rest: what a loss that falls slowly would lose by
     rarer averages costs more steps than the waiting. It is at most a `ROUND`-th of what averaging in every
@@ -192,7 +193,7 @@ def tight_rates(exchange_steps: float) -> Rates:
     """
     pieces = min(PIECES, max(PIECES * STALE // ROUND, _arriving_in_time(exchange_steps)))
     wait = min(STALE, _steps_taken(exchange_steps, pieces))
-    return Rates(wait, wait, pieces=pieces)
+    return Rates(STALE, wait, pieces=pieces)
 
 
 def _arriving_in_time(exchange_steps: float) -> int:
