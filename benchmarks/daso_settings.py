@@ -20,7 +20,7 @@ class Task:
 
 
 SMALL_GPT = Task(model="gpt2-tiny:seq=32", batch=16, steps=320, clip_norm=1.0)
-LARGER_GPT = Task(model="gpt2-tiny:width=256,seq=32", batch=16, steps=200, clip_norm=1.0, adamw_rate=7e-4)
+LARGER_GPT = Task(model="gpt2-tiny:width=256,seq=32", batch=12, steps=200, clip_norm=1.0, adamw_rate=5e-4)
 SMALL_RESNET = Task(model="resnet18:width=16,image=32", batch=32, steps=150)
 LARGER_RESNET = Task(model="resnet18:width=32,image=32", batch=32, steps=200)
 LONGER = 300
