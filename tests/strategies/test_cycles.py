@@ -14,6 +14,7 @@ from syncline.errors import StrategyError
 from syncline.strategies.averaging.merging import by_delta, by_paper, by_replacing
 from syncline.strategies.averaging.naming import find_saved, is_optional
 from syncline.strategies.averaging.nodes import NodeMap
+from syncline.strategies.averaging.rooms import Rooms
 from syncline.strategies.averaging.schedule import (
     PIECES,
     CycleSchedule,
@@ -188,7 +189,7 @@ def test_a_16_bit_wire_loses_nothing(wire):
         wanted += (moves[0].double() + moves[1].double()) / 2
         nodes = [node + move for node, move in zip(nodes, moves, strict=True)]
         sent = [
-            each.encode(node, 1.0, torch.empty_like(node, dtype=each.dtype))
+            each.encode(node, 1.0, torch.empty_like(node, dtype=each.dtype), Rooms())
             for each, node in zip(wires, nodes, strict=True)
         ]
         total = sent[0].values + sent[1].values
@@ -207,7 +208,7 @@ def test_fp16_takes_what_is_too_large_in_several_turns():
     nodes = [torch.tensor([1e5]), torch.tensor([1e5])]
     for _ in range(12):
         sent = [
-            each.encode(node, 1.0, torch.empty_like(node, dtype=each.dtype))
+            each.encode(node, 1.0, torch.empty_like(node, dtype=each.dtype), Rooms())
             for each, node in zip(wires, nodes, strict=True)
         ]
         assert all(bucket.values.isfinite().all() for bucket in sent)

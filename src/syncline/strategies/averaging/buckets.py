@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from syncline.strategies.averaging.rooms import Rooms
+
 BUCKET_BYTES = 25_000_000
 """Of fp32 numbers: large enough for the link's full rate, small enough that the first arrives early."""
 
@@ -74,10 +76,10 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._spans)
 
-    def read(self, which: Iterable[int] | None = None) -> list[Tensor]:
-        """The values now of all buckets, or of these, copied."""
+    def read(self, which: Iterable[int] | None = None, rooms: Rooms | None = None) -> list[Tensor]:
+        """The values now of all buckets, or of these, copied; into memory that was used before, if any."""
         numbers = range(len(self)) if which is None else which
-        return [torch.cat([span.read() for span in self._spans[number]]) for number in numbers]
+        return [_join([span.read() for span in self._spans[number]], rooms) for number in numbers]
 
     def write(self, flats: Iterable[Tensor], which: Iterable[int] | None = None) -> None:
         """Put values back into the tensors of all buckets, or of these."""
@@ -91,6 +93,13 @@ class Buckets:
             sizes = [span.stop - span.start for span in spans]
             for span, values in zip(spans, flat.split(sizes), strict=True):
                 span.blend(keep, values)
+
+
+def _join(parts: list[Tensor], rooms: Rooms | None) -> Tensor:
+    if rooms is None:
+        return torch.cat(parts)
+    room = rooms.take(sum(part.numel() for part in parts), torch.float32, parts[0].device)
+    return torch.cat(parts, out=room)
 
 
 def _cut(tensors: Sequence[Tensor], sizes: Sequence[int], each: int) -> list[list[_Span]]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from syncline.strategies.averaging.buckets import BUCKET_BYTES
 from syncline.strategies.averaging.nodes import NodeGroups
+from syncline.strategies.averaging.rooms import Rooms
 from syncline.strategies.averaging.wire import Average, Sent, Wire
 from syncline.strategies.under_way import unrecorded, wait_for
 
@@ -65,12 +66,13 @@ class Exchange:
         self.groups = groups
         self.turn = 0
         self.times = ExchangeTimes()
+        self.rooms = Rooms()
         self._every_rank = every_rank
 
     def start(self, wires: list[Wire], values: list[Tensor]) -> Pending:
         """Post the sums of this node's values; the values must not be changed any more."""
-        flats, rooms = _rooms(wires, values)
-        sent = self._encode(wires, values, rooms)
+        flats, places = _places(wires, values, self.rooms)
+        sent = self._encode(wires, values, places)
         group = self.groups.own_across() if self._every_rank else self.groups.across(self.turn)
         works = []
         if group is not None and self.groups.count > 1:
@@ -127,7 +129,7 @@ class Exchange:
 
         The wires must be as they were when the values were sent.
         """
-        sent = self._encode(wires, values, _rooms(wires, values)[1])
+        sent = self._encode(wires, values, _places(wires, values, self.rooms)[1])
         for bucket, total in zip(sent, sums, strict=True):
             bucket.values = total
         return Pending(values=values, wires=wires, sent=sent)
@@ -136,14 +138,24 @@ class Exchange:
         """Start and finish."""
         return self.finish(self.start(wires, values))
 
-    def _encode(self, wires: Sequence[Wire], values: Sequence[Tensor], rooms: Sequence[Tensor]) -> list[Sent]:
+    def let_go(self, pending: Pending) -> None:
+        """Use the memory of a finished exchange again: nobody needs its values and averages any more."""
+        unsent = [sent.unsent for sent in pending.sent if sent.unsent is not None]
+        for tensor in (*pending.values, *pending.flats, *unsent):
+            self.rooms.give(tensor)
+
+    def _encode(
+        self, wires: Sequence[Wire], values: Sequence[Tensor], places: Sequence[Tensor]
+    ) -> list[Sent]:
         return [
-            wire.encode(each, self.groups.share, room)
-            for wire, each, room in zip(wires, values, rooms, strict=True)
+            wire.encode(each, self.groups.share, place, self.rooms)
+            for wire, each, place in zip(wires, values, places, strict=True)
         ]
 
 
-def _rooms(wires: Sequence[Wire], values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def _places(
+    wires: Sequence[Wire], values: Sequence[Tensor], rooms: Rooms
+) -> tuple[list[Tensor], list[Tensor]]:
     """Empty tensors to be sent, and the part of them for each bucket: those of one type travel together."""
     runs: list[tuple[torch.dtype, list[Tensor]]] = []
     left = 0
@@ -154,12 +166,12 @@ def _rooms(wires: Sequence[Wire], values: Sequence[Tensor]) -> tuple[list[Tensor
             left = BUCKET_BYTES
         runs[-1][1].append(each)
         left -= size
-    flats, rooms = [], []
+    flats, places = [], []
     for dtype, run in runs:
         sizes = [each.numel() for each in run]
-        flats.append(torch.empty(sum(sizes), dtype=dtype, device=run[0].device))
-        rooms += flats[-1].split(sizes)
-    return flats, rooms
+        flats.append(rooms.take(sum(sizes), dtype, run[0].device))
+        places += flats[-1].split(sizes)
+    return flats, places
 
 
 def _drain(device: torch.device) -> None:

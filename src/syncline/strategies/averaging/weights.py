@@ -79,7 +79,8 @@ class WeightExchange:
         weights, statistics = self._by_kind(places)
         if statistics:
             average_inside(self._statistics, self._work.groups)
-        values = self._weights.read(weights) + self._statistics.read(statistics)
+        rooms = self.exchange.rooms
+        values = self._weights.read(weights, rooms) + self._statistics.read(statistics, rooms)
         pending = self.exchange.start(self._wires_of(places), values)
         self.under_way = UnderWay(
             pending=pending, places=places, first=first, pieces=pieces, started=step, due=step + wait
@@ -134,6 +135,7 @@ class WeightExchange:
         # A mix of both keeps variances positive, which a movement added to them might not.
         mix = by_paper(self._work.groups.count)(averages[own:], sent[own:], waited)
         self._statistics.blend(mix.keep, mix.changes, statistics)
+        self.exchange.let_go(under_way.pending)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run must know, besides tensors; waits for what is under way."""

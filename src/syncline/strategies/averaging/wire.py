@@ -17,6 +17,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from syncline.strategies.averaging.rooms import Rooms
+
 WireType: TypeAlias = Literal["fp32", "bf16", "fp16"]
 
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -25,6 +27,8 @@ _FP16_PEAK = 2.0**10
 _FP16_LIMIT = 2.0**15
 """What the sum over nodes may reach; fp16 ends at 65504."""
 _FP16_FIRST_SCALE = 2.0**6
+_CHUNK = 2**18
+"""Numbers that are worked on at a time, so that they stay in a core's cache."""
 
 
 @dataclass(slots=True)
@@ -69,6 +73,7 @@ class Wire:
         self.nodes = nodes
         self.scale = _FP16_FIRST_SCALE if wire == "fp16" else 1.0
         self.reference: Tensor | None = None
+        self._latest: Sent | None = None
         if reference is not None:
             self.rebase(reference)
 
@@ -77,38 +82,49 @@ class Wire:
         if self.dtype != torch.float32:
             self.reference = reference.clone()
 
-    def encode(self, values: Tensor, share: float, room: Tensor) -> Sent:
-        """Put into `room` what to send for a node's values; it counts for `share` of an average node."""
+    def encode(self, values: Tensor, share: float, place: Tensor, rooms: Rooms) -> Sent:
+        """Put into `place` what to send for a node's values; it counts for `share` of an average node."""
         if self.dtype == torch.float32:
-            return Sent(torch.mul(values, share, out=room))
-        reference, factor = self.reference, self.scale * share
-        moved = values.clone() if reference is None else values - reference
-        # Memory is what this takes its time for: where nothing is scaled, there is no second copy.
+            return Sent(torch.mul(values, share, out=place))
+        unsent = rooms.take(values.numel(), torch.float32, values.device)
+        if self.reference is None:
+            unsent.copy_(values)
+        else:
+            torch.sub(values, self.reference, out=unsent)
+        for moved, sent in zip(unsent.split(_CHUNK), place.split(_CHUNK), strict=True):
+            self._send(moved, sent, self.scale * share)
+        self._latest = Sent(place, unsent=unsent, reference=self.reference, scale=self.scale)
+        return self._latest
+
+    def _send(self, moved: Tensor, sent: Tensor, factor: float) -> None:
+        """Round some numbers into `sent`, and leave of them what rounding did not send."""
         scaled = moved if factor == 1.0 else moved * factor
         if self.dtype == torch.float16:
             limit = _FP16_LIMIT / self.nodes
             scaled = scaled.clamp(-limit, limit)
-        room.copy_(scaled)
-        unsent = moved.sub_(room if factor == 1.0 else scaled.copy_(room).div_(factor))
-        return Sent(room, unsent=unsent, reference=reference, scale=self.scale)
+        sent.copy_(scaled)
+        moved.sub_(sent if factor == 1.0 else scaled.copy_(sent).div_(factor))
 
     def decode(self, sent: Sent) -> Average:
         """The average over nodes, when `sent` has been summed; what was sent is used up."""
         if sent.unsent is None:
             return Average(sent.values.div_(self.nodes))
-        moved = sent.values.float().div_(self.nodes * sent.scale)
-        self._follow(moved)
+        divisor = self.nodes * sent.scale
+        self._follow(sent.values, divisor)
         if sent.reference is None:
-            return Average(moved, sent.unsent)
-        # The old reference stays as it is: what was sent meanwhile is a movement away from it.
-        self.reference = moved.add_(sent.reference)
+            return Average(sent.values.float().div_(divisor), sent.unsent)
+        # What was sent meanwhile is a movement away from the old reference, which then must stay as it is.
+        is_last = sent is self._latest and sent.reference is self.reference
+        self.reference = sent.reference if is_last else sent.reference.clone()
+        for known, moved in zip(self.reference.split(_CHUNK), sent.values.split(_CHUNK), strict=True):
+            known.add_(moved.float().div_(divisor))
         return Average(self.reference, sent.unsent)
 
-    def _follow(self, moved: Tensor) -> None:
+    def _follow(self, sums: Tensor, divisor: float) -> None:
         """Keep the scale near the size of movements: by powers of two, from what all nodes have alike."""
-        if self.dtype != torch.float16 or not moved.numel():
+        if self.dtype != torch.float16 or not sums.numel():
             return
-        largest = moved.abs().max().item()
+        largest = sums.abs().max().item() / divisor
         if largest > 0 and math.isfinite(largest):
             self.scale = 2.0 ** round(math.log2(_FP16_PEAK / largest))
 
