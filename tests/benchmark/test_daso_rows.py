@@ -91,3 +91,33 @@ def test_a_row_is_of_the_time_of_its_latest_training():
     ]
     (row,) = rows_of(cells)
     assert (row["seeds"], row["measured"]["commit"]) == (2, "new")
+
+
+def test_the_page_has_the_tables_of_the_record():
+    from daso_table import KINDS, PAGE, RECORD, table_of
+
+    rows = json.loads(RECORD.read_text())["rows"]
+    for kind in KINDS:
+        assert table_of(rows, kind) in PAGE.read_text(), "run benchmarks/daso_table.py"
+
+
+def test_a_table_tells_what_was_not_reached_not_run_or_run_seldom():
+    from daso_table import table_of, with_tables
+
+    base = SETTING | {"model": "gpt2-tiny", "strategy": "data", "seeds": 3, "total_s": 41.7, "eval_loss": 2.5}
+    good = base | {"strategy": "daso", "less_time": 0.404, "total_ratio": 0.5, "eval_loss_ratio": 0.9996}
+    missed = good | {"strategy": "local-sgd", "less_time": None, "seeds": 1, "eval_loss_ratio": 1.0132}
+    slower = good | {"strategy": "data:compress=fp16", "less_time": -0.18, "eval_loss_ratio": 0.99}
+    skipped = base | {"strategy": "torchft:diloco", "skipped": "torchft is not installed"}
+    rows = [base, good, missed, slower, skipped]
+    table = table_of(rows, "gpt2")
+    for line in (
+        "| `data` |  |  | 42 s, 2.500 |  |",
+        "| `daso` |  |  | 40 %, 0.0 % |  |",
+        "| `local-sgd` |  |  | – (0.50), +1.3 % (1 seed) |  |",
+        "| `data:compress=fp16` |  |  | −18 %, −1.0 % |  |",
+        "| `torchft:diloco` |  |  |  |  |",
+    ):
+        assert f"{line}\n" in table
+    page = f"before\n\n{table_of([], 'gpt2')}\nbetween\n\n{table_of([], 'resnet18')}\nafter\n"
+    assert with_tables(page, rows) == page.replace(table_of([], "gpt2"), table, 1)
