@@ -51,13 +51,13 @@ def contenders(cluster: str) -> list[str]:
     """The strategies that are compared on a cluster."""
     ranks = parse_emulation(cluster).ranks_per_node
     # What ranks a node has is all the same to the published merge.
-    alone = [f"sharded:group={ranks}"] if ranks > 1 else ["daso:sync-every=auto,merge=paper"]
+    some_have = [f"sharded:group={ranks}"] if ranks > 1 else ["daso:sync-every=auto,merge=paper"]
     return [
         BASELINE,
         "daso",
         "daso:sync-every=auto",
         "daso:sync-every=auto,wire=bf16",
-        *alone,
+        *some_have,
         "local-sgd",
         "diloco:sync-every=16",
         "data:compress=fp16",
