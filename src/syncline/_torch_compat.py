@@ -193,3 +193,54 @@ class StandIn(torch.Tensor):
         return torch.Tensor._make_wrapper_subclass(  # pyrefly: ignore[missing-attribute]
             kind, torch.Size(shape), dtype=dtype, device=torch.device("cpu"), requires_grad=requires_grad
         )
+
+
+class LaidAlike(torch.optim.Adam):
+    """An Adam whose gradients and state lie in memory as their parameters do when a step begins.
+
+    Torch's fused kernels for CPUs go through memory in its own order, whatever strides say: what lies
+    otherwise is applied to other numbers, without an error. A group that has a parameter with gaps in memory
+    is updated without the kernel.
+
+    Tested with 2.13. Awaited: kernels that look at strides.
+    """
+
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        params_with_grad: list[Any],
+        grads: list[Any],
+        exp_avgs: list[Any],
+        exp_avg_sqs: list[Any],
+        max_exp_avg_sqs: list[Any],
+        state_steps: list[Any],
+    ) -> bool:
+        group["fused"] = all(_is_dense(parameter) for parameter in group["params"])
+        for parameter in group["params"] if group["fused"] else ():
+            if parameter.grad is not None:
+                parameter.grad = _laid_as(parameter, parameter.grad)
+            state = self.state.get(parameter, {})
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim():
+                    state[name] = _laid_as(parameter, value)
+        return super()._init_group(
+            group, params_with_grad, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps
+        )
+
+
+def _laid_as(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """The value in the memory order of its parameter."""
+    if _local(value).stride() == _local(parameter).stride():
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether there are no gaps between its numbers in memory."""
+    own = _local(tensor)
+    return torch.empty_like(own, device="meta").stride() == own.stride()
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What a DTensor has on this rank; importing that class would take a launcher a second."""
+    return getattr(tensor, "_local_tensor", tensor)

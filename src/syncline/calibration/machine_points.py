@@ -18,6 +18,7 @@ from syncline.cluster.memory import MemoryMeter
 from syncline.cluster.timing import Announce, Pace, Point, time_points
 from syncline.graph.capture import capture
 from syncline.planning.calibration import OpSeconds
+from syncline.workloads.optimizers import make_adam
 
 _MANY = 50
 _BUCKETS = 4
@@ -134,7 +135,7 @@ def _optimizer(sizes: Sequence[int], state_factor: float, device: torch.device) 
     for one in parameters:
         one.grad = torch.rand_like(one)
     if state_factor > 1:
-        return torch.optim.AdamW(parameters, lr=1e-6, weight_decay=0.01).step
+        return make_adam(parameters, lr=1e-6, weight_decay=0.01).step
     return torch.optim.SGD(parameters, lr=1e-6, momentum=0.9 if state_factor else 0.0, weight_decay=1e-4).step
 
 

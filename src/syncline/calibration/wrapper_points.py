@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from syncline.calibration.machine_points import Timer
 from syncline.cluster.timing import Point
 from syncline.planning.calibration import WrapperFigures
+from syncline.workloads.optimizers import FUSED_DEVICES, FusedAdamW, make_adam
 
 _LAYERS = 6
 _WIDTH = 16
@@ -27,7 +28,9 @@ def time_wrappers(timer: Timer, world_size: int) -> WrapperFigures:
         return WrapperFigures()
     device = timer.device
     bare, replica, sharded = _model(device), _replica(device), _sharded(device, world_size)
-    zero = ZeroRedundancyOptimizer(replica.parameters(), optimizer_class=torch.optim.AdamW)
+    zero = ZeroRedundancyOptimizer(
+        replica.parameters(), optimizer_class=FusedAdamW, fused=device.type in FUSED_DEVICES
+    )
     bare_s, replica_s, sharded_s = timer.time(
         *(_gradient_point(model, device) for model in (bare, replica, sharded))
     )
@@ -67,7 +70,7 @@ def _sharded(device: torch.device, world_size: int) -> nn.Module:
 
 
 def _adamw(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-6)
+    return make_adam(model.parameters(), lr=1e-6, weight_decay=0.01)
 
 
 def _gradient_point(model: nn.Module, device: torch.device) -> Point:

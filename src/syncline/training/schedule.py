@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from syncline.errors import ModelError
 from syncline.training.config import OptimizerConfig, ScheduleConfig
 from syncline.workloads.load import LoadedWorkload
+from syncline.workloads.optimizers import make_adam
 from syncline.workloads.workload import InputSpec, OptimizerFactory
 
 
@@ -31,8 +32,13 @@ def optimizer_factory(config: OptimizerConfig) -> OptimizerFactory:
             return torch.optim.SGD(
                 parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
             )
-        kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
-        return kind(parameters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
+        return make_adam(
+            parameters,
+            lr=config.lr,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+            decoupled=config.name == "adamw",
+        )
 
     return make
 

@@ -9,11 +9,14 @@ from torch import Tensor, nn, optim
 from syncline.errors import StrategyError
 from syncline.strategies.planned.parameters import PlacedParameter
 from syncline.strategies.planned.ranks import LiveMesh
+from syncline.workloads.optimizers import FusedAdam, FusedAdamW
 
 _ELEMENTWISE = (
     optim.SGD,
     optim.Adam,
     optim.AdamW,
+    FusedAdam,
+    FusedAdamW,
     optim.NAdam,
     optim.RAdam,
     optim.Adamax,
