@@ -20,7 +20,7 @@ lint: $(VENV)/.installed
 # Tests start hundreds of processes: compiled once, each starts a second sooner.
 unit: $(VENV)/.installed
 	@$(BIN)/python -m compileall -q src tests
-	$(BIN)/python -m pytest -q -rfEs -n auto --dist worksteal
+	$(BIN)/python -m pytest -q -rfEs -n auto --dist worksteal --durations 25
 
 # What `test` leaves out to stay short: random plans of every model, and more ways for runs to fail.
 thorough: $(VENV)/.installed

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from daso_rows import BASELINE
+from daso_settings import TASKS, WEIGHTS
 from record import ROOT
 
 PAGE = ROOT / "docs/training-across-slow-links.md"
@@ -42,24 +43,40 @@ STRATEGIES = {
 """With what is said of them."""
 SEEDS = 3
 """As many need not be told."""
-_HEAD = f"| strategy | {' | '.join(CLUSTERS.values())} |\n| --- |{' --- |' * len(CLUSTERS)}\n"
-_TABLE = re.compile(re.escape(_HEAD) + r"(?:\|.*\n)*")
 
 
 def table_of(rows: Sequence[dict[str, Any]], kind: str) -> str:
-    """One line a strategy, one column a cluster, for the models of a kind."""
-    found = {(row["strategy"], row["cluster"]): row for row in rows if row["model"].startswith(kind)}
-    lines = []
+    """One line a strategy, one column a cluster and model, for the models of a kind."""
+    found = {(row["strategy"], row["cluster"], row["model"]): row for row in rows}
+    columns = _columns(kind)
+    lines = [_head(kind)]
     for strategy, told in STRATEGIES.items():
-        cells = [_cell(found.get((strategy, cluster))) for cluster in CLUSTERS]
+        cells = [_cell(found.get((strategy, cluster, model))) for cluster, model in columns]
         lines.append(f"| `{strategy}`{told} | {' | '.join(cells)} |\n")
-    return _HEAD + "".join(lines)
+    return "".join(lines)
 
 
 def with_tables(page: str, rows: Sequence[dict[str, Any]]) -> str:
     """The page with these rows in its tables."""
-    tables = iter([table_of(rows, kind) for kind in KINDS])
-    return _TABLE.sub(lambda _: next(tables), page)
+    for kind in KINDS:
+        before, after = re.split(re.escape(_head(kind)) + r"(?:\|.*\n)*", page, maxsplit=1)
+        page = before + table_of(rows, kind) + after
+    return page
+
+
+def _columns(kind: str) -> list[tuple[str, str]]:
+    """Clusters and models, the slowest links first."""
+    return [
+        (cluster, task.model)
+        for cluster in CLUSTERS
+        for task in TASKS[cluster]
+        if task.model.startswith(kind)
+    ]
+
+
+def _head(kind: str) -> str:
+    titles = [f"{CLUSTERS[cluster]}, {WEIGHTS[model]}" for cluster, model in _columns(kind)]
+    return f"| strategy | {' | '.join(titles)} |\n| --- |{' --- |' * len(titles)}\n"
 
 
 def _cell(row: dict[str, Any] | None) -> str:

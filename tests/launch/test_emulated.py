@@ -42,6 +42,11 @@ def launch(program, argument, tmp_path, text, **options):
     )
 
 
+def is_sent(counted, payload):
+    """Whether links carried that much, with headers and what TCP sends twice where cores are busy."""
+    return payload <= counted < 1.1 * payload
+
+
 def transfer(text, count):
     """Bits per second from node 0 to the last node, and what the nodes sent."""
     with emulated_network(parse_emulation(text)) as nodes:
@@ -63,7 +68,7 @@ def test_links_keep_their_rate_and_count(text):
     rate, sent = transfer(text, 10_000_000)
     # Other work on the machine may slow a transfer down; nothing may speed it up.
     assert 0.5 * limit < rate < 1.05 * limit
-    assert sent.between == pytest.approx(10_000_000, rel=0.03)
+    assert is_sent(sent.between, 10_000_000)
     assert sent.inside == 0
 
 
@@ -74,7 +79,7 @@ def test_links_without_a_limit_are_faster():
 def test_traffic_of_one_node_stays_inside():
     rate, sent = transfer("1x2@100mbit", 10_000_000)
     assert rate > 400e6
-    assert sent.inside == pytest.approx(10_000_000, rel=0.03)
+    assert is_sent(sent.inside, 10_000_000)
     assert sent.between < 1000
 
 
@@ -94,10 +99,10 @@ def test_ranks_of_all_nodes_train_together(tmp_path, capfd):
     assert [each["addresses"] for each in told] == [["10.213.0.101"]] * 2 + [["10.213.0.102"]] * 2
     # Of the ring's four edges, each with 2 M (n - 1) / n bytes, two cross the nodes.
     expected = 2 * 2 * 20_000_000 * 3 / 4
-    assert sent.between == pytest.approx(expected, rel=0.03)
-    assert sent.inside == pytest.approx(expected, rel=0.03)
+    assert is_sent(sent.between, expected)
+    assert is_sent(sent.inside, expected)
     # Sockets and links agree, and ranks can read the links themselves.
-    assert sum(each["network"] for each in told) == pytest.approx(sent.between, rel=0.03)
+    assert sum(each["network"] for each in told) == pytest.approx(expected, rel=0.03)
     assert told[0]["node_between"] + told[2]["node_between"] == pytest.approx(sent.between, rel=0.03)
     assert capfd.readouterr() == ("rank 0 speaks\n", "")
     assert "rank 3 speaks" in (tmp_path / "logs/rank-3.log").read_text()

@@ -1,5 +1,6 @@
 """What exchanges between nodes put on the link, counted on the interface, and the rates they lead to."""
 
+import itertools
 import json
 
 import pytest
@@ -27,10 +28,13 @@ def test_one_rank_of_each_node_sends_what_the_formula_says(tmp_path):
     assert told[0]["buckets"] == 2
     # 2 M (N - 1) / N with N = 2 nodes: as many bytes as the weights have, whichever ranks a node has.
     weights_bytes = 4 * NUMBERS
-    for node in (told[0], told[2]):
-        assert node["fp32"] / EXCHANGES == pytest.approx(weights_bytes, rel=0.03)
-        assert node["bf16"] / EXCHANGES == pytest.approx(weights_bytes / 2, rel=0.03)
-        assert node["fp16"] / EXCHANGES == pytest.approx(weights_bytes / 2, rel=0.03)
+    for node, (wire, expected) in itertools.product(
+        (told[0], told[2]),
+        (("fp32", weights_bytes), ("bf16", weights_bytes / 2), ("fp16", weights_bytes / 2)),
+    ):
+        assert len(node[wire]) == EXCHANGES
+        # On busy cores TCP takes frames that overtake each other for lost ones, and sends them twice.
+        assert min(node[wire]) == pytest.approx(expected, rel=0.03)
 
 
 def test_auto_sends_what_a_slow_link_takes_in_two_steps(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from syncline.errors import StrategyError
 from syncline.strategies.averaging.merging import by_delta, by_paper, by_replacing
 from syncline.strategies.averaging.naming import find_saved, is_optional
 from syncline.strategies.averaging.nodes import NodeMap
+from syncline.strategies.averaging.review import Review, Reviewed
 from syncline.strategies.averaging.rooms import Rooms
 from syncline.strategies.averaging.schedule import (
     PIECES,
@@ -113,6 +115,45 @@ def test_with_a_flat_loss_auto_averages_every_weight_in_four_steps(exchange_step
     taken = exchange_steps * rates.pieces / PIECES
     assert taken <= rates.wait + 1e-5 or (exchange_steps > 4 and rates.pieces == PIECES // 2)
     assert rates.pieces == PIECES or exchange_steps * (rates.pieces + 1) / PIECES > 2 - 1e-5
+
+
+@given(exchange_steps=st.floats(0.0, 2.0))
+def test_with_a_flat_loss_exchanges_that_ranks_work_on_for_long_are_rarer(exchange_steps):
+    often = tight_rates(exchange_steps, handling_steps=0.1)
+    assert often == tight_rates(exchange_steps)
+    rare = tight_rates(exchange_steps, handling_steps=0.11)
+    assert rare == replace(often, sync_every=4)
+    # All weights have their turn in four steps all the same.
+    assert rare.pieces == PIECES
+
+
+def test_a_slow_link_decides_how_often_whatever_ranks_work():
+    assert tight_rates(3.0, handling_steps=5.0) == tight_rates(3.0)
+
+
+def test_auto_takes_what_exchanges_cost_from_its_reviews():
+    schedule = Daso(sync_every="auto").first_schedule()
+    # Where ranks worked on no exchange, what was found before still holds.
+    for handling_steps, every in ((0.5, 4), (None, 4), (0.05, 2), (None, 2)):
+        schedule.review(1.0, 0.5, handling_steps)
+        schedule.review(1.0, 0.5, handling_steps)
+        schedule.settle()
+        assert schedule.rates == Rates(every, 1)
+
+
+def test_a_review_tells_the_cost_of_a_whole_exchange(monkeypatch):
+    """Sending and merging are half of one each, and a part of the weights counts for its share."""
+    clock = iter((0.0, 2.0))
+    monkeypatch.setattr("syncline.strategies.averaging.review.time.perf_counter", lambda: next(clock))
+    review = Review(1, torch.device("cpu"))
+    for _ in range(2):
+        review.tick(0.0)
+    review.note_handling(0.25, share=0.5)
+    review.note_handling(0.75, share=0.5)
+    review.add(torch.tensor(3.0))
+    review.apply({"collected": 1, "posted": [[7, review.rank_tensor().tolist()]]}, torch.zeros(6))
+    assert review.take(6) == []
+    assert review.take(7) == [Reviewed(loss=3.0, exchange_steps=None, handling_steps=1.0)]
 
 
 def test_an_exchange_that_takes_its_whole_wait_keeps_its_rates():

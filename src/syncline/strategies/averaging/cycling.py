@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch.distributed as dist
@@ -93,7 +96,7 @@ class CyclingStep(AveragingStep):
         with self._rate.applied(self.optimizer):
             super()._update()
         for reviewed in self._review.take(number):
-            self.schedule.review(reviewed.loss, reviewed.exchange_steps)
+            self.schedule.review(reviewed.loss, reviewed.exchange_steps, reviewed.handling_steps)
             self._rate.measure(self.optimizer, self._groups, self._device)
         if self._phases.ends_cycling(number):
             self.weights.merge(number)
@@ -123,17 +126,20 @@ class CyclingStep(AveragingStep):
             weights.exchange.share(spare)
         if is_due and self._merge == "paper" and schedule.wanted is None and schedule.starts_now():
             self._join_node()
-            weights.start_then_merge(number, schedule.rates.wait, schedule.rates.pieces)
+            with self._worked_on_exchanges(halves=2):
+                weights.start_then_merge(number, schedule.rates.wait, schedule.rates.pieces)
             self._is_noted = False
         else:
             if is_due:
-                weights.merge(number)
+                with self._worked_on_exchanges():
+                    weights.merge(number)
             if weights.under_way is None:
                 schedule.settle()
             if schedule.syncs_node_now() or schedule.rates.local_skip == 1:
                 self._join_node()
             if weights.under_way is None and schedule.starts_now():
-                weights.start(number, schedule.rates.wait, schedule.rates.pieces)
+                with self._worked_on_exchanges():
+                    weights.start(number, schedule.rates.wait, schedule.rates.pieces)
                 self._is_noted = False
         schedule.advance()
 
@@ -160,6 +166,15 @@ class CyclingStep(AveragingStep):
             self.weights.exchange.wait(under_way.pending)
             self._review.note_exchange(waited, self.exposed_s - before_s, share=share)
             self._is_noted = True
+
+    @contextmanager
+    def _worked_on_exchanges(self, *, halves: int = 1) -> Iterator[None]:
+        """Note for how long this rank sends or merges, or both, without its standing still."""
+        began_s, before_s = time.perf_counter(), self.exposed_s
+        share = halves * self.schedule.rates.pieces / PIECES
+        yield
+        stood_s = self.exposed_s - before_s
+        self._review.note_handling(time.perf_counter() - began_s - stood_s, share=share)
 
     def _join_node(self) -> None:
         """Average weights and optimizer state of ranks that worked apart, so that nobody's work is lost."""

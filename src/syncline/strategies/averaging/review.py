@@ -25,6 +25,8 @@ class Reviewed:
     loss: float
     exchange_steps: float | None
     """How many steps an exchange of all weights takes on average; None when none ended."""
+    handling_steps: float | None
+    """For how long a rank works on one, in steps: copying, rounding and merging; None when none did."""
 
 
 @dataclass(slots=True)
@@ -53,8 +55,8 @@ class Review:
 
     def __init__(self, every: int, device: torch.device) -> None:
         self._every = every
-        self._sums = torch.zeros(4, dtype=torch.float64, device=device)
-        """Of losses, steps, steps of exchanges, and exchanges."""
+        self._sums = torch.zeros(6, dtype=torch.float64, device=device)
+        """Of losses, steps, steps of exchanges, exchanges, steps of work on them, and shares worked on."""
         self._collected = 0
         self._posted: deque[_Posted] = deque()
         self._step_s = 0.0
@@ -84,9 +86,10 @@ class Review:
         """What is to be read in this step."""
         reviewed = []
         while self._posted and self._posted[0].due <= step:
-            loss, steps, exchange_steps, exchanges = self._posted.popleft().settle()
-            taken = exchange_steps / exchanges if exchanges else None
-            reviewed.append(Reviewed(loss / max(1.0, steps), taken))
+            loss, steps, taken, exchanges, worked, shares = self._posted.popleft().settle()
+            exchange_steps = taken / exchanges if exchanges else None
+            handling_steps = worked / shares if shares else None
+            reviewed.append(Reviewed(loss / max(1.0, steps), exchange_steps, handling_steps))
         return reviewed
 
     def tick(self, exposed_s: float) -> None:
@@ -101,6 +104,12 @@ class Review:
         if self._step_s or not waited_s:
             self._sums[2] += (steps + (waited_s / self._step_s if waited_s else 0.0)) / share
             self._sums[3] += 1
+
+    def note_handling(self, worked_s: float, *, share: float = 1.0) -> None:
+        """This rank worked so long on sending or merging a share of the weights; half an exchange each."""
+        if self._step_s:
+            self._sums[4] += worked_s / self._step_s
+            self._sums[5] += share / 2
 
     def state(self) -> dict[str, Any]:
         """What all ranks know alike."""

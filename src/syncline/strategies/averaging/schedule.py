@@ -24,6 +24,8 @@ STALE = 2
 """With `auto` an average is no older than so many steps, unless the smallest part takes longer to arrive."""
 ROUND = 4
 """With `auto` and a flat loss every weight is averaged once in so many steps, even if that means to wait."""
+HANDLING = 0.05
+"""With `auto` and a flat loss, exchanges that take more than this share of ranks' own time become rarer."""
 _ROUNDING = 1e-6
 
 
@@ -115,13 +117,24 @@ class CycleSchedule:
     """What to change to as soon as nothing is under way."""
     exchange_steps: float | None = None
     """How many steps all weights take on the link, as the last review found; None before that."""
+    handling_steps: float = 0.0
+    """How many steps ranks work on an exchange of all weights, as the last review found."""
     is_tight: bool = False
-    """With `auto`: whether the loss has flattened, so that nodes talk twice as often."""
+    """With `auto`: whether the loss has flattened, so that nodes talk more often."""
 
-    def review(self, loss: float, exchange_steps: float | None = None) -> None:
-        """Take in the mean loss since the last review, and how many steps all weights take on the link."""
+    def review(
+        self, loss: float, exchange_steps: float | None = None, handling_steps: float | None = None
+    ) -> None:
+        """Take in the mean loss since the last review, and how many steps all weights take.
+
+        Args:
+            loss: The mean over ranks.
+            exchange_steps: On the link; None if no exchange has ended since.
+            handling_steps: Of the ranks' own time; None if they worked on none since.
+        """
         is_flat = self.plateau.review(loss)
         self.exchange_steps = self.exchange_steps if exchange_steps is None else exchange_steps
+        self.handling_steps = self.handling_steps if handling_steps is None else handling_steps
         if not self.auto:
             if is_flat:
                 tighter = (self.wanted or self.rates).tightened(self.reset)
@@ -129,7 +142,8 @@ class CycleSchedule:
             return
         self.is_tight = self.is_tight or is_flat or self.plateau.bad_reviews > 0
         if exchange_steps is not None:
-            self.wanted = (tight_rates if self.is_tight else hiding_rates)(exchange_steps)
+            tight = tight_rates(exchange_steps, self.handling_steps)
+            self.wanted = tight if self.is_tight else hiding_rates(exchange_steps)
 
     def arrives_within(self, steps: int, pieces: int) -> bool:
         """Whether so many pieces are known to arrive in so many steps."""
@@ -184,16 +198,20 @@ def hiding_rates(exchange_steps: float) -> Rates:
     return Rates(2 * max(wait, STALE), wait, pieces=pieces)
 
 
-def tight_rates(exchange_steps: float) -> Rates:
+def tight_rates(exchange_steps: float, handling_steps: float = 0.0) -> Rates:
     """The rates at which an exchange starts every other step, and all weights have had one in `ROUND` steps.
 
-    On a link that cannot do so unseen, nodes wait for the rest: what a loss that falls slowly would lose by
-    rarer averages costs more steps than the waiting. It is at most a `ROUND`-th of what averaging in every
-    step would take.
+    Where all weights arrive in time, and ranks would spend too much of their own time on them so often, one
+    starts every `ROUND` steps. On a link that cannot do so unseen, nodes wait for the rest: what a loss that
+    falls slowly would lose by rarer averages costs more steps than the waiting. It is at most a `ROUND`-th of
+    what averaging in every step would take.
     """
-    pieces = min(PIECES, max(PIECES * STALE // ROUND, _arriving_in_time(exchange_steps)))
+    in_time = _arriving_in_time(exchange_steps)
+    is_costly = handling_steps > HANDLING * STALE
+    every = ROUND if is_costly and in_time >= PIECES else STALE
+    pieces = min(PIECES, max(PIECES * STALE // ROUND, in_time))
     wait = min(STALE, _steps_taken(exchange_steps, pieces))
-    return Rates(STALE, wait, pieces=pieces)
+    return Rates(every, wait, pieces=pieces)
 
 
 def _arriving_in_time(exchange_steps: float) -> int:
