@@ -41,8 +41,14 @@ class Pending:
 
     @property
     def has_arrived(self) -> bool:
-        """Whether this rank need not wait for the link."""
+        """Whether this rank need not wait for the link: the sums are here, or a peer is gone."""
         return all(work.is_completed() for work in self.works)
+
+    def settle(self) -> None:
+        """Wait for the sums. A work that failed is completed too, so those that have arrived are asked as well."""
+        for work in self.works:
+            wait_for(work)
+        self.works = []
 
 
 @dataclass(slots=True)
@@ -85,15 +91,13 @@ class Exchange:
     def wait(self, pending: Pending) -> None:
         """Wait for the sums on a rank that speaks for its node; others of the node need not call this."""
         if pending.has_arrived:
-            pending.works = []
+            pending.settle()
             return
         device = pending.flats[0].device
         _drain(device)
         began_s = time.perf_counter()
-        for work in pending.works:
-            wait_for(work)
+        pending.settle()
         _drain(device)
-        pending.works = []
         self.times.exposed_s += time.perf_counter() - began_s
 
     def share(self, pending: Pending) -> None:
