@@ -22,6 +22,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from syncline.cluster.process_group import break_off_all
+
 MANY_THREADS = 12
 
 
@@ -109,6 +111,20 @@ class RankPool:
         return f"the process died ({how})\n{self._words_of(rank).read_text()}"
 
 
+def default_store() -> dist.Store:
+    """Where ranks can meet without a collective, for tests that break their connections."""
+    return dist.distributed_c10d._get_default_store()
+
+
+def part() -> None:
+    """End the group as soon as all ranks have come here, whatever is under way in it."""
+    here = dist.PrefixStore("parting", default_store())
+    here.set(str(dist.get_rank()), "")
+    here.wait([str(rank) for rank in range(dist.get_world_size())])
+    break_off_all()
+    dist.destroy_process_group()
+
+
 def _serve(rank: int, world_size: int, pipe: Connection, last_words: str) -> None:
     with Path(last_words).open("w") as words:
         faulthandler.enable(words)
@@ -155,7 +171,8 @@ def _run(rank: int, world_size: int, path: list[str], job: bytes) -> Any:
             dist.barrier()
         return result
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
         _forget_meshes()
         _drop_groups()
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import fx
 
 # Tested with 2.13. Awaited: a public name for the types of `torch.ops.aten.linear.default` and of
@@ -155,6 +156,14 @@ def schema_returns(op: OpOverload) -> Sequence[Any]:
     Tested with 2.13. Awaited: public access to the schema of an op.
     """
     return op._schema.returns
+
+
+def open_groups() -> list[dist.ProcessGroup]:
+    """The process groups that this process is in.
+
+    Tested with 2.13. Awaited: a public list of groups, or one call that aborts all of them.
+    """
+    return list(dist.distributed_c10d._world.pg_map)
 
 
 def copy_all(into: list[torch.Tensor], values: list[torch.Tensor]) -> None:

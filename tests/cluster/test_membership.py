@@ -1,11 +1,13 @@
 """Who takes part in a run whose nodes are lost and come back, in threads with a real store."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch.distributed as dist
 
-from syncline.cluster import membership
+from syncline.cluster import heartbeat, membership
 from syncline.cluster.membership import Generation, Membership
 from syncline.cluster.rank import Rank
 from syncline.errors import NodeLostError
@@ -29,14 +31,20 @@ def store():
 
 
 @pytest.fixture
-def open_members(store, monkeypatch):
-    monkeypatch.setattr(membership, "BEAT_S", 0.05)
+def losses():
+    """The ranks that were told of a loss while they did something else, as often as they were."""
+    return []
+
+
+@pytest.fixture
+def open_members(store, losses, monkeypatch):
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.05)
     monkeypatch.setattr(membership, "DEAD_AFTER_S", 0.5)
     opened = []
 
     def open_member(rank):
         client = dist.TCPStore("127.0.0.1", store.port, is_master=False)
-        opened.append(Membership(rank, client))
+        opened.append(Membership(rank, client, lambda: losses.append(rank.index)))
         return opened[-1]
 
     yield open_member
@@ -56,14 +64,14 @@ def test_a_lost_node_is_left_out_and_taken_back(open_members):
     lost, living = members[2:4], members[:2] + members[4:]
     for each in lost:
         each.close()
-    together(*(each.regroup for each in living))
+    together(*(partial(each.regroup, is_loss=True) for each in living))
     for each in living:
         assert each.generation == Generation(number=1, sizes={0: 2, 2: 2})
     assert living[2].generation.place(rank_of(4)) == (2, 4)
     with pytest.raises(NodeLostError, match="Node 1 was taken for lost"):
         living[0].generation.place(rank_of(2))
     newcomers = [open_members(rank_of(index, restarts=1)) for index in (2, 3)]
-    together(*(each.join for each in newcomers), *(each.regroup for each in living))
+    together(*(each.join for each in newcomers), *(partial(each.regroup, is_loss=False) for each in living))
     for each in (*living, *newcomers):
         assert each.generation == Generation(number=2, sizes={0: 2, 1: 2, 2: 2})
     assert newcomers[1].generation.place(rank_of(3)) == (3, 6)
@@ -74,8 +82,50 @@ def test_all_are_waited_for_while_they_live(open_members):
 
     def late():
         # Much later than a lost node would be given up.
-        members[5]._ending.wait(1.5)
-        members[5].regroup()
+        time.sleep(1.5)
+        members[5].regroup(is_loss=True)
 
-    together(*(each.regroup for each in members[:5]), late)
+    together(*(partial(each.regroup, is_loss=True) for each in members[:5]), late)
     assert members[0].generation == Generation(number=1, sizes={0: 2, 1: 2, 2: 2})
+
+
+def wait_until(is_so, timeout_s=30):
+    end = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_who_waits_for_something_else_is_told_of_a_loss_once(open_members, losses):
+    members = [open_members(rank_of(index)) for index in range(6)]
+    first, *others = members
+    with ThreadPoolExecutor(6) as pool:
+        arrived = [pool.submit(first.regroup, is_loss=True)]
+        wait_until(lambda: sorted(losses) == [1, 2, 3, 4, 5])
+        arrived += [pool.submit(each.regroup, is_loss=True) for each in others]
+        assert [future.result(timeout=60) for future in arrived] == [None] * 6
+    # Of the next generation nobody is missed, and those who came by themselves were not told.
+    time.sleep(0.3)
+    assert sorted(losses) == [1, 2, 3, 4, 5]
+    assert first.generation == Generation(number=1, sizes={0: 2, 1: 2, 2: 2})
+
+
+def test_newcomers_alone_are_no_loss(open_members, losses):
+    members = [open_members(rank_of(index)) for index in range(6)]
+    together(*(partial(each.regroup, is_loss=False) for each in members))
+    time.sleep(0.3)
+    assert losses == []
+
+
+def test_a_silent_rank_is_missed_though_nobody_waits_for_it(open_members, losses, monkeypatch):
+    monkeypatch.setattr(membership, "SILENT_AFTER_S", 1.0)
+    members = [open_members(rank_of(index)) for index in range(6)]
+    # Wait until all have been heard: before that nobody is missed.
+    wait_until(lambda: len(members[0]._heartbeat._beats) == 6)
+    # The node's other rank still beats.
+    members[3].close()
+    living = [0, 1, 2, 4, 5]
+    wait_until(lambda: sorted(losses) == living)
+    together(*(partial(members[index].regroup, is_loss=True) for index in living))
+    assert members[0].generation == Generation(number=1, sizes={0: 2, 2: 2})
+    assert sorted(losses) == living

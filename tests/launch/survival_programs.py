@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from syncline.cluster import membership
 from syncline.cluster.rank import current_rank
 from syncline.training import loop as loop_module
 from syncline.training.entry import run_rank
@@ -15,19 +16,21 @@ from syncline.training.surviving_loop import SurvivingLoop
 
 
 def train_and_die(argument: str) -> None:
-    """Train the run of a folder; the ranks in `dies` kill themselves once, at their step.
+    """Train the run of a folder; the ranks in `dies` send themselves a signal once, at their step.
 
-    With `waits`, the first rank stands still from the loss of a node until it asks to come back. Each rank
-    notes the size of its group after each step, and its weights after the last.
+    A node is missed after so many seconds of silence as `silence_s` says. With `waits`, the first rank stands
+    still from the loss of a node until it asks to come back. Each rank notes the size of its group after each
+    step, and its weights after the last.
     """
     order = json.loads(argument)
     folder, rank = Path(order["folder"]), current_rank()
+    membership.DEAD_AFTER_S = membership.SILENT_AFTER_S = order["silence_s"]
     step_of_death = order["dies"].get(str(rank.index)) if not rank.restarts else None
     original = loop_module.Loop.train_once
 
     def train_once(loop: loop_module.Loop) -> None:
         if step_of_death is not None and loop.done >= step_of_death:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.Signals[order["signal"]])
         if order["waits"] and rank.is_first:
             wait_for_newcomers(loop, rank.world_size)
         original(loop)

@@ -23,7 +23,7 @@ def _emulation():
         pytest.skip(str(error))
 
 
-def launch(folder, text, dies, *, strategy, max_restarts=0):
+def launch(folder, text, dies, *, strategy, max_restarts=0, by="SIGKILL", silence_s=10):
     emulation = parse_emulation(text)
     config = TrainConfig(
         model="mlp:size=tiny",
@@ -35,7 +35,8 @@ def launch(folder, text, dies, *, strategy, max_restarts=0):
         evaluation=EvaluationConfig(batches=1),
     )
     write_config(config, folder / "config.toml")
-    order = {"folder": str(folder), "dies": dies, "steps": STEPS, "waits": max_restarts > 0}
+    order = {"folder": str(folder), "dies": dies, "signal": by, "silence_s": silence_s}
+    order |= {"steps": STEPS, "waits": max_restarts > 0}
     launch_emulated(
         "survival_programs:train_and_die",
         json.dumps(order),
@@ -69,6 +70,25 @@ def test_the_others_go_on(tmp_path, capfd):
     assert torch.equal(first, other)
     assert not (tmp_path / "weights-1.pt").exists()
     assert "Node 1 was lost: 2 nodes go on after step" in capfd.readouterr().err
+    assert_loss_goes_on(tmp_path, 40)
+
+
+def assert_loss_goes_on(folder, lost_after):
+    """What nodes had learned is not lost with one of them: an average that is none would show at once."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["loss"] for line in lines}
+    before = [loss for step, loss in losses.items() if lost_after - 15 < step <= lost_after]
+    after = [loss for step, loss in losses.items() if step > lost_after]
+    assert sum(after[:15]) / 15 < 1.05 * sum(before) / len(before)
+
+
+def test_a_node_that_stands_still_is_missed(tmp_path, capfd):
+    """Its connections stay open, so that no collective fails."""
+    summary = launch(tmp_path, "2x1", {"1": 40}, strategy=SURVIVING, by="SIGSTOP", silence_s=6)
+    assert summary.status == "ok"
+    assert [note["world_size"] for note in steps_of(tmp_path, 0)][-1] == 1
+    assert "Node 1 was lost: 1 node goes on after step" in capfd.readouterr().err
+    assert_loss_goes_on(tmp_path, 40)
 
 
 def test_a_node_comes_back(tmp_path, capfd):

@@ -10,6 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from nodes_of_ranks import largest_difference, open_step, train_step, weights
+from ranks import part
 from syncline.cluster.process_group import is_lost_peer
 from syncline.strategies.averaging.cycling import CyclingStep
 
@@ -33,6 +34,7 @@ def lose_the_other_node(wire: str) -> float | None:
     if dist.get_rank() == 1:
         train_step(step, 0)
         step.release()
+        part()
         return None
     train_step(step, 0)
     # A second exchange, which the other node never comes to.
@@ -47,6 +49,7 @@ def lose_the_other_node(wire: str) -> float | None:
     before = weights(step)
     with losing_a_peer():
         step.weights.merge(step.done)
+    part()
     return largest_difference(before, weights(step))
 
 

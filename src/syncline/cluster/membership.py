@@ -1,9 +1,11 @@
 """Which nodes take part in a run whose nodes may be lost and come back.
 
-Nodes meet in the store that the first rank keeps. Each node's first rank beats there; who stops beating is
-lost. A new group is a new *generation*: all who live arrive, the first rank waits until every known node has
-arrived or stopped beating, and tells who the members are. A node that comes back asks to join, and is invited
-to the next generation. The first node cannot be lost: it keeps the store and writes the run's files.
+Nodes meet in the store that the first rank keeps. A new group is a new *generation*: all who live arrive, the
+first rank waits until every known node has arrived or stopped beating, and tells who the members are. Whoever
+misses a node says so in the store, and so does the first rank of one that is silent. Everybody looks there
+with each beat: a collective alone may wait for a lost peer until its time is out. A node that comes back asks
+to join, and is invited to the next generation. The first node cannot be lost: it keeps the store and writes
+the run's files.
 """
 
 from __future__ import annotations
@@ -11,16 +13,19 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from syncline.cluster.heartbeat import Heartbeat
 from syncline.cluster.rank import Rank
 from syncline.errors import NodeLostError
 
-BEAT_S = 0.5
 DEAD_AFTER_S = 10.0
-"""A node that has not beaten for so long is lost."""
+"""A node that has not beaten for so long is lost, where others have missed it."""
+SILENT_AFTER_S = 30.0
+"""A node that has not beaten for so long is missed, even if its connections still stand."""
 POLL_S = 0.05
 
 
@@ -49,21 +54,24 @@ class Membership:
     Args:
         rank: This rank, as its launcher numbered it.
         store: The store of the run.
+        on_loss: Called once in a generation, in a thread of its own, when somebody has missed a node.
     """
 
-    def __init__(self, rank: Rank, store: dist.Store) -> None:
+    def __init__(self, rank: Rank, store: dist.Store, on_loss: Callable[[], None]) -> None:
         sizes = dict.fromkeys(range(rank.nodes), rank.local_world_size)
         self.generation = Generation(number=0, sizes=sizes)
         self.has_newcomers = False
         """On the first rank: whether nodes ask to join."""
         self._rank = rank
         self._store = dist.PrefixStore("membership", store)
+        self._on_loss = on_loss
         self._invited = 0
-        self._ending = threading.Event()
+        self._ended = -1
+        """The last generation that this rank knows to be over."""
+        self._ending = threading.Lock()
         # A connection of its own: this one is busy while it waits.
         own = dist.PrefixStore("membership", store.clone())  # pyrefly: ignore[missing-attribute]
-        self._beating = threading.Thread(target=self._beat, args=(own,), name="membership", daemon=True)
-        self._beating.start()
+        self._heartbeat = Heartbeat(rank, own, self._look)
 
     def join(self) -> None:
         """Ask to take part, and wait for the invitation: for a node that comes back."""
@@ -74,14 +82,22 @@ class Membership:
             self._store.set(f"request/{number}", json.dumps(request))
         self._agree(int(self._wait(f"invitation/{own}")))
 
-    def regroup(self) -> None:
-        """Find the members of the next generation; every rank that lives must call this."""
-        self._agree(self.generation.number + 1)
+    def regroup(self, *, is_loss: bool) -> None:
+        """Find the members of the next generation; every rank that lives must call this.
+
+        Args:
+            is_loss: This rank has missed a node: the others shall come too, whatever they wait for.
+        """
+        number = self.generation.number
+        with self._ending:
+            self._ended = number
+        if is_loss:
+            self._store.set(_missed(number), "")
+        self._agree(number + 1)
 
     def close(self) -> None:
         """Stop beating."""
-        self._ending.set()
-        self._beating.join()
+        self._heartbeat.close()
 
     def _agree(self, number: int) -> None:
         self._store.add(f"arrived/{number}/{self._rank.node}", 1)
@@ -94,23 +110,16 @@ class Membership:
     def _gather(self, number: int) -> dict[int, int]:
         """Wait until every node has arrived or is lost; the sizes of those that have arrived."""
         expected = dict(self.generation.sizes)
-        beats: dict[int, tuple[int, float]] = {}
         arrived: dict[int, int] = {}
         while True:
             expected |= self._invite(number)
             for node, size in expected.items():
                 if node not in arrived and self._store.add(f"arrived/{number}/{node}", 0) >= size:
                     arrived[node] = size
-            living = [node for node in expected if node not in arrived and self._lives(node, beats)]
-            if not living:
+            missing = [node for node in expected if node not in arrived]
+            if not any(self._heartbeat.silence_s(node) < DEAD_AFTER_S for node in missing):
                 return dict(sorted(arrived.items()))
             time.sleep(POLL_S)
-
-    def _lives(self, node: int, beats: dict[int, tuple[int, float]]) -> bool:
-        beat, now_s = self._store.add(f"beat/{node}", 0), time.monotonic()
-        if node not in beats or beats[node][0] != beat:
-            beats[node] = (beat, now_s)
-        return now_s - beats[node][1] < DEAD_AFTER_S
 
     def _invite(self, number: int) -> dict[int, int]:
         """Invite those who have asked since the last look; their sizes."""
@@ -118,6 +127,7 @@ class Membership:
         for request in range(self._invited, self._store.add("requests", 0)):
             asked = json.loads(self._wait(f"request/{request}"))
             self._store.set(f"invitation/{asked['own']}", str(number))
+            self._heartbeat.expect(asked["node"])
             sizes[asked["node"]] = asked["size"]
             self._invited = request + 1
         self.has_newcomers = False
@@ -135,14 +145,21 @@ class Membership:
                 "It keeps what the nodes need to find each other. Resume the run from its last checkpoint."
             ) from error
 
-    def _beat(self, store: dist.Store) -> None:
-        speaks = self._rank.local_index == 0
-        try:
-            while not self._ending.wait(BEAT_S):
-                if speaks:
-                    store.add(f"beat/{self._rank.node}", 1)
-                if self._rank.is_first:
-                    self.has_newcomers = store.add("requests", 0) > self._invited
-        except RuntimeError:
-            # The store has ended with the first rank: whoever needs it next will say so.
-            return
+    def _look(self, store: dist.Store) -> None:
+        """See who is missed and who asks to join; on the heartbeat's thread."""
+        generation = self.generation
+        if self._rank.is_first:
+            self.has_newcomers = store.add("requests", 0) > self._invited
+            if any(self._heartbeat.silence_s(node) >= SILENT_AFTER_S for node in generation.sizes):
+                store.set(_missed(generation.number), "")
+        if self._ended < generation.number and store.check([_missed(generation.number)]):
+            with self._ending:
+                # Not if the rank has noticed meanwhile: the groups are those of the next generation then.
+                if self._ended < generation.number:
+                    self._ended = generation.number
+                    self._on_loss()
+
+
+def _missed(number: int) -> str:
+    """The key that is there when a node of a generation is missed."""
+    return f"missed/{number}"

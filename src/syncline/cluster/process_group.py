@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +11,16 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from syncline._torch_compat import open_groups
 from syncline.cluster.device import backend_for
 from syncline.cluster.membership import Generation
 from syncline.cluster.rank import Rank, current_rank, launched_by_torchrun
 
 TIMEOUT = timedelta(minutes=10)
+_UNUSED_TAG = 2**30
+"""Of messages between two ranks: nobody sends one with it."""
+_LOST = ("third_party/gloo", "Application timeout caused pair closure")
+"""What gloo says where a connection is closed by the other side, and by this one."""
 
 
 def init_process_group(device: torch.device) -> None:
@@ -49,13 +55,35 @@ def open_generation(device: torch.device, store: dist.Store, generation: Generat
 
 def leave_group(group: dist.ProcessGroup) -> None:
     """Leave a group whose other members may be gone; it closes when the last reference to it is dropped."""
-    group.abort()
+    break_off(group)
     dist.destroy_process_group(group)
+
+
+def break_off(group: dist.ProcessGroup) -> None:
+    """Have all that is under way in a group fail at once, here and for those who wait for this rank.
+
+    Gloo cannot abort, and where a message arrives for a collective that has failed, it reads no further: what
+    comes later waits until its time is out. But a receive that runs out of time closes all connections.
+    """
+    if group.name() != "gloo":
+        group.abort()
+        return
+    # By the group's own methods: it may be taken off torch's list meanwhile.
+    for peer in range(group.size()):
+        if peer != group.rank():
+            with contextlib.suppress(RuntimeError):
+                group.recv([torch.zeros(1)], peer, _UNUSED_TAG).wait(timedelta(milliseconds=1))
+
+
+def break_off_all() -> None:
+    """The same for every group of this process."""
+    for group in open_groups():
+        break_off(group)
 
 
 def is_lost_peer(error: BaseException) -> bool:
     """Whether an error of a collective says that a peer is gone, rather than that the program is wrong."""
-    return isinstance(error, dist.DistError) or "third_party/gloo" in str(error)
+    return isinstance(error, dist.DistError) or any(words in str(error) for words in _LOST)
 
 
 def meeting_store() -> dist.Store:

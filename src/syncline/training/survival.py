@@ -10,7 +10,13 @@ import torch
 import torch.distributed as dist
 
 from syncline.cluster.membership import Membership
-from syncline.cluster.process_group import meeting_store, open_generation, process_group
+from syncline.cluster.process_group import (
+    break_off_all,
+    leave_group,
+    meeting_store,
+    open_generation,
+    process_group,
+)
 from syncline.cluster.rank import Rank, launched_by_torchrun
 from syncline.errors import StrategyError
 from syncline.strategies.protocol import Strategy, survives_node_loss
@@ -28,7 +34,7 @@ class Survival:
         self._rank = rank
         self._device = device
         self._store = meeting_store()
-        self._membership = Membership(rank, self._store)
+        self._membership = Membership(rank, self._store, break_off_all)
         if rank.rejoins:
             self._membership.join()
         open_generation(device, self._store, self._membership.generation, rank)
@@ -43,14 +49,16 @@ class Survival:
         """The nodes that take part now, by their numbers in the run."""
         return frozenset(self._membership.generation.sizes)
 
-    def regroup(self) -> None:
-        """Leave the group, and open one of all who live now; every rank of theirs must call this."""
+    def regroup(self, *, is_loss: bool) -> None:
+        """Leave the group, and open one of all who live now; every rank of theirs must call this.
+
+        Args:
+            is_loss: This rank has missed a node, rather than that nodes ask to join.
+        """
         # First of all: whoever still waits for this rank in a collective learns of it by the lost connection.
-        if dist.is_initialized():
-            if dist.group.WORLD is not None:
-                dist.group.WORLD.abort()
-            dist.destroy_process_group()
-        self._membership.regroup()
+        if dist.group.WORLD is not None:
+            leave_group(dist.group.WORLD)
+        self._membership.regroup(is_loss=is_loss)
         open_generation(self._device, self._store, self._membership.generation, self._rank)
 
     def close(self) -> None:

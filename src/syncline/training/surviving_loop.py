@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from syncline.cluster.process_group import is_lost_peer
 from syncline.errors import NodeLostError
@@ -30,7 +31,7 @@ class SurvivingLoop(Loop):
         """Train, report, evaluate and save, whoever is lost."""
         while not self._is_over:
             if self._loses_node(self._go_on):
-                self._regroup()
+                self._regroup(is_loss=True)
 
     def meet(self, *, is_new: bool) -> None:
         """Agree with the other members of a new group on where the run stands."""
@@ -49,7 +50,7 @@ class SurvivingLoop(Loop):
         super()._go_on()
         if self._wants_regroup and not self._is_over:
             self._settle()
-            self._regroup()
+            self._regroup(is_loss=False)
 
     def _has_newcomers(self) -> bool:
         return self._survival.has_newcomers
@@ -71,22 +72,23 @@ class SurvivingLoop(Loop):
             return True
         return False
 
-    def _regroup(self) -> None:
+    def _regroup(self, *, is_loss: bool) -> None:
         """Go on among those who live now; another node may be lost while they find each other."""
         before = self._survival.nodes
         for _ in range(MOST_ATTEMPTS):
-            if not self._loses_node(self._regroup_once):
+            if not self._loses_node(partial(self._regroup_once, is_loss=is_loss)):
                 if self._parts.view is not None:
                     self._parts.view.say(_tell_change(before, self._survival.nodes, self.done))
                 return
+            is_loss = True
         raise NodeLostError(f"Nodes were lost {MOST_ATTEMPTS} times while the rest tried to find each other.")
 
-    def _regroup_once(self) -> None:
+    def _regroup_once(self, *, is_loss: bool) -> None:
         # Signals that are under way hold the group that is to be left.
         self._signals = Signals(self._parts.device)
         self._step.release()
         self._parts.checkpoints.abandon()
-        self._survival.regroup()
+        self._survival.regroup(is_loss=is_loss)
         self._step.regroup()
         self._parts.checkpoints.reopen()
         self.meet(is_new=False)

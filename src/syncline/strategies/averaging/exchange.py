@@ -45,7 +45,7 @@ class Pending:
         return all(work.is_completed() for work in self.works)
 
     def settle(self) -> None:
-        """Wait for the sums. A work that failed is completed too, so those that have arrived are asked as well."""
+        """Wait for the sums; what has arrived is asked too, for a work that failed is completed as well."""
         for work in self.works:
             wait_for(work)
         self.works = []
