@@ -107,8 +107,9 @@ def die_with_parent(parent: int) -> None:
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
-    _on_stop_signal(signal.SIG_IGN)
-    sys.exit(128 + number)
+    # Not by an exception: while it waits, torch holds a lock that it shares between ranks, and one that is
+    # interrupted there keeps the others from ending.
+    os._exit(128 + number)
 
 
 def _on_stop_signal(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:

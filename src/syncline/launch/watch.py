@@ -25,6 +25,9 @@ FAILURE_GRACE_S = 10.0
 NOTICE_DELAY_S = 0.1
 """A death is noticed a moment after it happened, when a peer may have reported the lost connection."""
 
+REMIND_S = 0.5
+"""How often a rank that is done is told to end: one that is just about to wait may not notice a signal."""
+
 ASKED_TO_END = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM)
 
 
@@ -52,6 +55,7 @@ class RankWatcher(threading.Thread):
         self._kill_at_s: float | None = None
         self._has_failed = False
         self._is_stopping = False
+        self._to_end: set[int] = set()
 
     def __enter__(self) -> RankWatcher:
         self.start()
@@ -87,16 +91,23 @@ class RankWatcher(threading.Thread):
     def run(self) -> None:
         """Wait for announcements, deaths and the deadline until the context ends."""
         while True:
-            timeout = None if self._kill_at_s is None else max(0.0, self._kill_at_s - time.monotonic())
-            for item in wait([self._inbox, *self._ranks], timeout):
+            for item in wait([self._inbox, *self._ranks], self._timeout_s()):
                 if isinstance(item, int):
                     self._on_death(item)
                 elif not self._on_announcement(self._inbox.recv()):
                     return
+            for pidfd in self._to_end:
+                _send(pidfd, signal.SIGTERM)
             if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
                 self._kill_at_s = None
                 if not self._is_stopping:
                     self.kill_ranks()
+
+    def _timeout_s(self) -> float | None:
+        """Until something is to be done even if nothing happens."""
+        if self._to_end:
+            return REMIND_S
+        return None if self._kill_at_s is None else max(0.0, self._kill_at_s - time.monotonic())
 
     def _on_announcement(self, news: tuple[int, int, bool] | None) -> bool:
         if news is None:
@@ -108,14 +119,13 @@ class RankWatcher(threading.Thread):
                     self._ranks[os.pidfd_open(pid)] = _Watched(rank=rank, pid=pid)
         elif self._is_stopping:
             # Torch sends the stop signal once, and this rank spent it on saving.
-            for pidfd, watched in self._ranks.items():
-                if watched.pid == pid:
-                    _send(pidfd, signal.SIGTERM)
+            self._to_end |= {pidfd for pidfd, watched in self._ranks.items() if watched.pid == pid}
         return True
 
     def _on_death(self, pidfd: int) -> None:
         noticed_s = time.time()
         dead = self._ranks.pop(pidfd)
+        self._to_end.discard(pidfd)
         os.close(pidfd)
         exit_code = _exit_code(dead.pid)
         self._deaths_s[dead.rank] = noticed_s - NOTICE_DELAY_S
