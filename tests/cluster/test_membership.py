@@ -110,6 +110,18 @@ def test_who_waits_for_something_else_is_told_of_a_loss_once(open_members, losse
     assert first.generation == Generation(number=1, sizes={0: 2, 1: 2, 2: 2})
 
 
+def test_who_does_not_come_to_a_meeting_is_told_of_a_loss(open_members, losses, monkeypatch):
+    monkeypatch.setattr(membership, "SILENT_AFTER_S", 1.0)
+    members = [open_members(rank_of(index)) for index in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        # As if for newcomers, so that nobody says that a node is missed.
+        arrived = [pool.submit(each.regroup, is_loss=False) for each in members[:5]]
+        wait_until(lambda: losses == [5])
+        arrived.append(pool.submit(members[5].regroup, is_loss=True))
+        assert [future.result(timeout=60) for future in arrived] == [None] * 6
+    assert members[5].generation == Generation(number=1, sizes={0: 2, 1: 2, 2: 2})
+
+
 def test_newcomers_alone_are_no_loss(open_members, losses):
     members = [open_members(rank_of(index)) for index in range(6)]
     together(*(partial(each.regroup, is_loss=False) for each in members))

@@ -29,9 +29,12 @@ class Heartbeat:
         self._beats: list[bytes] = []
         self._missed = [0] * rank.world_size
         self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Beat from now on."""
         # At once: who dies before its first beat would never be missed.
         self._beat()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
 
     def silence_s(self, node: int) -> float:

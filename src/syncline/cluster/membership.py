@@ -25,7 +25,8 @@ from syncline.errors import NodeLostError
 DEAD_AFTER_S = 10.0
 """A node that has not beaten for so long is lost, where others have missed it."""
 SILENT_AFTER_S = 30.0
-"""A node that has not beaten for so long is missed, even if its connections still stand."""
+"""A node that has not beaten for so long is missed, even if its connections still stand; and who does not
+come to a meeting for so long is told that somebody is."""
 POLL_S = 0.05
 
 
@@ -72,6 +73,7 @@ class Membership:
         # A connection of its own: this one is busy while it waits.
         own = dist.PrefixStore("membership", store.clone())  # pyrefly: ignore[missing-attribute]
         self._heartbeat = Heartbeat(rank, own, self._look)
+        self._heartbeat.start()
 
     def join(self) -> None:
         """Ask to take part, and wait for the invitation: for a node that comes back."""
@@ -105,12 +107,17 @@ class Membership:
             sizes = self._gather(number)
             self._store.set(f"members/{number}", json.dumps(sizes))
         told = json.loads(self._wait(f"members/{number}"))
-        self.generation = Generation(number=number, sizes={int(node): size for node, size in told.items()})
+        with self._ending:
+            self._ended = number - 1
+            self.generation = Generation(
+                number=number, sizes={int(node): size for node, size in told.items()}
+            )
 
     def _gather(self, number: int) -> dict[int, int]:
         """Wait until every node has arrived or is lost; the sizes of those that have arrived."""
         expected = dict(self.generation.sizes)
         arrived: dict[int, int] = {}
+        patient_until_s = time.monotonic() + SILENT_AFTER_S
         while True:
             expected |= self._invite(number)
             for node, size in expected.items():
@@ -119,6 +126,9 @@ class Membership:
             missing = [node for node in expected if node not in arrived]
             if not any(self._heartbeat.silence_s(node) < DEAD_AFTER_S for node in missing):
                 return dict(sorted(arrived.items()))
+            if time.monotonic() > patient_until_s:
+                # Somebody lives, but waits for what will not come any more.
+                self._store.set(_missed(number - 1), "")
             time.sleep(POLL_S)
 
     def _invite(self, number: int) -> dict[int, int]:
