@@ -44,6 +44,14 @@ def test_noisy_times_give_figures_that_are_near(seed):
     assert set(fit.error_by_kind) == set(PROBED)
 
 
+@given(st.integers(0, 2**32 - 1))
+def test_wild_times_put_some_collective_on_the_line(seed):
+    """If all were slower than it, the bandwidth would be one that nothing gets."""
+    noise = np.exp(np.random.default_rng(seed).normal(size=len(PROBED) * len(SIZES)))
+    fit = fit_link(samples_of(1e-4, 1e9, 2, lambda index: noise[index]))
+    assert 1.0 in [getattr(fit.slowdown, kind) for kind in PROBED]
+
+
 def test_a_collective_that_a_library_does_slowly_gets_a_factor():
     def slow_scatter(index: int) -> float:
         return 2.5 if PROBED[index // len(SIZES)] == "reduce_scatter" else 1.0

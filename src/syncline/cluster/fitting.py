@@ -57,6 +57,9 @@ def fit_link(samples: Sequence[LinkSample]) -> LinkFit:
     for _ in range(2):
         factors = _factors(kinds, seconds / (terms @ figures))
         figures = _fit_line(terms, seconds / factors)
+    # Where noise has put all of them out of line, it is the line that is off.
+    nearest = factors[np.abs(np.log(factors)).argmin()]
+    factors, figures = factors / nearest, figures * nearest
     errors = np.abs(factors * (terms @ figures) / seconds - 1)
     names = list(dict.fromkeys(sample.kind for sample in samples))
     slowdowns = {kind: round(float(factors[kinds == kind][0]), 3) for kind in names}
