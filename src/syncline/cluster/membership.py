@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -67,6 +68,7 @@ class Membership:
         self._store = dist.PrefixStore("membership", store)
         self._on_loss = on_loss
         self._invited = 0
+        self._watches = rank.is_first
         self._ended = -1
         """The last generation that this rank knows to be over."""
         self._ending = threading.Lock()
@@ -78,40 +80,41 @@ class Membership:
     def join(self) -> None:
         """Ask to take part, and wait for the invitation: for a node that comes back."""
         own = f"{self._rank.node}-{self._rank.restarts}"
-        if self._store.add(f"ready/{own}", 1) == self._rank.local_world_size:
-            request = {"node": self._rank.node, "size": self._rank.local_world_size, "own": own}
-            number = self._store.add("requests", 1) - 1
-            self._store.set(f"request/{number}", json.dumps(request))
-        self._agree(int(self._wait(f"invitation/{own}")))
+        with _reaching_first_node():
+            if self._store.add(f"ready/{own}", 1) == self._rank.local_world_size:
+                request = {"node": self._rank.node, "size": self._rank.local_world_size, "own": own}
+                number = self._store.add("requests", 1) - 1
+                self._store.set(f"request/{number}", json.dumps(request))
+            invitation = self._wait(f"invitation/{own}")
+        self._agree(int(invitation))
 
-    def regroup(self, *, is_loss: bool) -> None:
-        """Find the members of the next generation; every rank that lives must call this.
+    def miss(self) -> None:
+        """Say that a node is missed: the others shall come to a meeting, whatever they wait for."""
+        with _reaching_first_node():
+            self._store.set(_missed(self.generation.number), "")
 
-        Args:
-            is_loss: This rank has missed a node: the others shall come too, whatever they wait for.
-        """
-        number = self.generation.number
-        with self._ending:
-            self._ended = number
-        if is_loss:
-            self._store.set(_missed(number), "")
-        self._agree(number + 1)
+    def regroup(self) -> None:
+        """Find the members of the next generation; every rank that lives must call this."""
+        self._agree(self.generation.number + 1)
+
+    def rest(self) -> None:
+        """On the first rank: miss nobody any more, for others may end before this one."""
+        self._watches = False
 
     def close(self) -> None:
         """Stop beating."""
         self._heartbeat.close()
 
     def _agree(self, number: int) -> None:
-        self._store.add(f"arrived/{number}/{self._rank.node}", 1)
-        if self._rank.is_first:
-            sizes = self._gather(number)
-            self._store.set(f"members/{number}", json.dumps(sizes))
-        told = json.loads(self._wait(f"members/{number}"))
+        with _reaching_first_node():
+            self._store.add(f"arrived/{number}/{self._rank.node}", 1)
+            if self._rank.is_first:
+                self._store.set(f"members/{number}", json.dumps(self._gather(number)))
+            told = json.loads(self._wait(f"members/{number}"))
+        sizes = {int(node): size for node, size in told.items()}
         with self._ending:
             self._ended = number - 1
-            self.generation = Generation(
-                number=number, sizes={int(node): size for node, size in told.items()}
-            )
+            self.generation = Generation(number=number, sizes=sizes)
 
     def _gather(self, number: int) -> dict[int, int]:
         """Wait until every node has arrived or is lost; the sizes of those that have arrived."""
@@ -144,30 +147,37 @@ class Membership:
         return sizes
 
     def _wait(self, key: str) -> str:
-        """The value of a key, as soon as there is one; the end of the store is the end of waiting."""
-        try:
-            while not self._store.check([key]):
-                time.sleep(POLL_S)
-            return self._store.get(key).decode()
-        except RuntimeError as error:
-            raise NodeLostError(
-                f"The first node of the run cannot be reached any more: {error}\n"
-                "It keeps what the nodes need to find each other. Resume the run from its last checkpoint."
-            ) from error
+        """The value of a key, as soon as there is one."""
+        while not self._store.check([key]):
+            time.sleep(POLL_S)
+        return self._store.get(key).decode()
 
     def _look(self, store: dist.Store) -> None:
         """See who is missed and who asks to join; on the heartbeat's thread."""
         generation = self.generation
         if self._rank.is_first:
             self.has_newcomers = store.add("requests", 0) > self._invited
-            if any(self._heartbeat.silence_s(node) >= SILENT_AFTER_S for node in generation.sizes):
-                store.set(_missed(generation.number), "")
+        silences_s = [self._heartbeat.silence_s(node) for node in generation.sizes]
+        if self._watches and max(silences_s) >= SILENT_AFTER_S:
+            store.set(_missed(generation.number), "")
         if self._ended < generation.number and store.check([_missed(generation.number)]):
             with self._ending:
-                # Not if the rank has noticed meanwhile: the groups are those of the next generation then.
+                # Not if the rank has moved on meanwhile: its groups are those of the next generation then.
                 if self._ended < generation.number:
                     self._ended = generation.number
                     self._on_loss()
+
+
+@contextmanager
+def _reaching_first_node() -> Iterator[None]:
+    """The end of the store is the end of the run."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise NodeLostError(
+            f"The first node of the run cannot be reached any more: {error}\n"
+            "It keeps what the nodes need to find each other. Resume the run from its last checkpoint."
+        ) from error
 
 
 def _missed(number: int) -> str:

@@ -49,17 +49,21 @@ class Survival:
         """The nodes that take part now, by their numbers in the run."""
         return frozenset(self._membership.generation.sizes)
 
-    def regroup(self, *, is_loss: bool) -> None:
-        """Leave the group, and open one of all who live now; every rank of theirs must call this.
+    def miss(self) -> None:
+        """Say that a node is missed, so that nobody goes on waiting for it."""
+        self._membership.miss()
 
-        Args:
-            is_loss: This rank has missed a node, rather than that nodes ask to join.
-        """
+    def regroup(self) -> None:
+        """Leave the group, and open one of all who live now; every rank of theirs must call this."""
         # First of all: whoever still waits for this rank in a collective learns of it by the lost connection.
         if dist.group.WORLD is not None:
             leave_group(dist.group.WORLD)
-        self._membership.regroup(is_loss=is_loss)
+        self._membership.regroup()
         open_generation(self._device, self._store, self._membership.generation, self._rank)
+
+    def rest(self) -> None:
+        """Miss nobody any more: what is left to do, others may have done sooner."""
+        self._membership.rest()
 
     def close(self) -> None:
         """Leave the group for good."""

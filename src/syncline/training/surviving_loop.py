@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from syncline.cluster.process_group import is_lost_peer
 from syncline.errors import NodeLostError
@@ -31,7 +30,7 @@ class SurvivingLoop(Loop):
         """Train, report, evaluate and save, whoever is lost."""
         while not self._is_over:
             if self._loses_node(self._go_on):
-                self._regroup(is_loss=True)
+                self._regroup()
 
     def meet(self, *, is_new: bool) -> None:
         """Agree with the other members of a new group on where the run stands."""
@@ -47,10 +46,12 @@ class SurvivingLoop(Loop):
         self._saved = -1
 
     def _go_on(self) -> None:
+        if self.stopped or self.done >= self._config.steps:
+            self._survival.rest()
         super()._go_on()
         if self._wants_regroup and not self._is_over:
             self._settle()
-            self._regroup(is_loss=False)
+            self._regroup()
 
     def _has_newcomers(self) -> bool:
         return self._survival.has_newcomers
@@ -60,7 +61,7 @@ class SurvivingLoop(Loop):
         self._wants_regroup |= outcome.regroup
 
     def _loses_node(self, act: Callable[[], None]) -> bool:
-        """Do something; says whether a node was lost meanwhile.
+        """Do something; says whether a node was lost meanwhile, here and to all others.
 
         Nothing of the error is kept: its frames hold what must be gone before connections close.
         """
@@ -69,26 +70,27 @@ class SurvivingLoop(Loop):
         except RuntimeError as error:
             if not is_lost_peer(error):
                 raise
-            return True
-        return False
+        else:
+            return False
+        self._survival.miss()
+        return True
 
-    def _regroup(self, *, is_loss: bool) -> None:
+    def _regroup(self) -> None:
         """Go on among those who live now; another node may be lost while they find each other."""
         before = self._survival.nodes
         for _ in range(MOST_ATTEMPTS):
-            if not self._loses_node(partial(self._regroup_once, is_loss=is_loss)):
+            if not self._loses_node(self._regroup_once):
                 if self._parts.view is not None:
                     self._parts.view.say(_tell_change(before, self._survival.nodes, self.done))
                 return
-            is_loss = True
         raise NodeLostError(f"Nodes were lost {MOST_ATTEMPTS} times while the rest tried to find each other.")
 
-    def _regroup_once(self, *, is_loss: bool) -> None:
+    def _regroup_once(self) -> None:
         # Signals that are under way hold the group that is to be left.
         self._signals = Signals(self._parts.device)
         self._step.release()
         self._parts.checkpoints.abandon()
-        self._survival.regroup(is_loss=is_loss)
+        self._survival.regroup()
         self._step.regroup()
         self._parts.checkpoints.reopen()
         self.meet(is_new=False)
