@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any
 
@@ -85,8 +86,9 @@ def _row(cells: list[dict[str, Any]], base: list[dict[str, Any]]) -> dict[str, A
     times = _times_to(cells, targets)
     row: dict[str, Any] = {
         "seeds": len(cells),
+        "reached": sum(math.isfinite(seconds) for seconds in times.values()),
         "target_losses": list(targets.values()),
-        "time_to_target_s": times and statistics.median(times.values()),
+        "time_to_target_s": _if_finite(statistics.median(times.values())),
         "median_step_s": _median(cells, "median_step_s"),
         "total_s": statistics.median(cell["time_s"][-1] for cell in cells),
         "final_loss": statistics.fmean(smooth(cell)[-1] for cell in cells),
@@ -95,15 +97,18 @@ def _row(cells: list[dict[str, Any]], base: list[dict[str, Any]]) -> dict[str, A
     }
     if base:
         base_times = _times_to(base, targets)
+        shares = [times[seed] / base_times[seed] for seed in times if seed in base_times]
         row |= {
-            "less_time": 1 - statistics.median(times[seed] / base_times[seed] for seed in times)
-            if times and base_times
-            else None,
+            "less_time": _if_finite(1 - statistics.median(shares)),
             "step_ratio": row["median_step_s"] / _median(base, "median_step_s"),
             "total_ratio": row["total_s"] / statistics.median(cell["time_s"][-1] for cell in base),
             "eval_loss_ratio": row["eval_loss"] / statistics.fmean(cell["eval_loss"] for cell in base),
         }
     return row
+
+
+def _if_finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def _date(measured: dict[str, Any]) -> str:
@@ -118,13 +123,11 @@ def _median(cells: list[dict[str, Any]], key: str) -> float:
     return statistics.median(cell[key] for cell in cells)
 
 
-def _times_to(cells: list[dict[str, Any]], targets: dict[int, float]) -> dict[int, float] | None:
-    """Seconds by seed; None unless every seed reaches its target."""
-    found = {cell["seed"]: _time_to(cell, targets.get(cell["seed"])) for cell in cells}
-    reached = {seed: seconds for seed, seconds in found.items() if seconds is not None}
-    return reached if len(reached) == len(cells) else None
+def _times_to(cells: list[dict[str, Any]], targets: dict[int, float]) -> dict[int, float]:
+    """Seconds by seed; infinitely many where a seed does not reach its target."""
+    return {cell["seed"]: _time_to(cell, targets.get(cell["seed"])) for cell in cells}
 
 
-def _time_to(cell: dict[str, Any], target: float | None) -> float | None:
+def _time_to(cell: dict[str, Any], target: float | None) -> float:
     below = np.nonzero(smooth(cell)[WINDOW - 1 :] <= target)[0] if target is not None else []
-    return cell["time_s"][int(below[0]) + WINDOW - 1] if len(below) else None
+    return cell["time_s"][int(below[0]) + WINDOW - 1] if len(below) else math.inf

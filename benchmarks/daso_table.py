@@ -84,14 +84,21 @@ def _cell(row: dict[str, Any] | None) -> str:
         return ""
     if "reason" in row:
         return "failed"
-    seeds = row["seeds"]
-    told = "" if seeds == SEEDS else f" ({seeds} seed{'s' if seeds > 1 else ''})"
+    told = _seeds_told(row)
     if row["strategy"] == BASELINE:
         return f"{row['total_s']:.0f} s, {row['eval_loss']:.3f}{told}"
     time = f"– ({row['total_ratio']:.2f})" if row["less_time"] is None else _percent(row["less_time"], 0)
     change = row["eval_loss_ratio"] - 1
     sign = "+" if round(1000 * change) > 0 else ""
     return f"{time}, {sign}{_percent(change, 1)}{told}"
+
+
+def _seeds_told(row: dict[str, Any]) -> str:
+    """How many seeds there are, or how many of them got there, where that is not understood."""
+    seeds, reached = row["seeds"], row.get("reached", row["seeds"])
+    if row.get("less_time") is not None and reached < seeds:
+        return f" ({reached} of {seeds} seeds)"
+    return "" if seeds == SEEDS else f" ({seeds} seed{'s' if seeds > 1 else ''})"
 
 
 def _percent(share: float, digits: int) -> str:

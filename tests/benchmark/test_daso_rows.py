@@ -101,6 +101,27 @@ def test_the_page_has_the_tables_of_the_record():
         assert table_of(rows, kind) in PAGE.read_text(), "run benchmarks/daso_table.py"
 
 
+def test_a_seed_that_misses_its_target_counts_as_never_there():
+    from daso_rows import rows_of
+
+    def cell(strategy, seed, fall_s):
+        """Losses that fall by one in so many seconds, over a hundred steps of a second."""
+        losses = [100 - step / fall_s for step in range(100)]
+        told = {"losses": losses, "time_s": list(range(100)), "status": "ok", "seed": seed}
+        told |= {"median_step_s": 1.0, "network_bytes": 1, "eval_loss": losses[-1], "strategy": strategy}
+        return SETTING | told | {"measured": {"date": "2026-01-01"}}
+
+    base = [cell("data", seed, 2.0) for seed in range(3)]
+    often = [cell("daso", seed, fall_s) for seed, fall_s in enumerate((1.0, 1.0, 4.0))]
+    seldom = [cell("local-sgd", seed, fall_s) for seed, fall_s in enumerate((1.0, 4.0, 4.0))]
+    rows = {row["strategy"]: row for row in rows_of([*base, *often, *seldom])}
+    assert {name: row["reached"] for name, row in rows.items()} == {"data": 3, "daso": 2, "local-sgd": 1}
+    assert rows["data"]["less_time"] == 0
+    assert rows["daso"]["less_time"] == pytest.approx(0.45, abs=0.05)
+    assert rows["local-sgd"]["less_time"] is None
+    assert rows["local-sgd"]["time_to_target_s"] is None
+
+
 def test_a_table_tells_what_was_not_reached_not_run_or_run_seldom():
     from daso_table import table_of, with_tables
 
@@ -108,14 +129,16 @@ def test_a_table_tells_what_was_not_reached_not_run_or_run_seldom():
     base |= {"seeds": 3, "total_s": 41.7, "eval_loss": 2.5}
     good = base | {"strategy": "daso", "less_time": 0.404, "total_ratio": 0.5, "eval_loss_ratio": 0.9996}
     missed = good | {"strategy": "local-sgd", "less_time": None, "seeds": 1, "eval_loss_ratio": 1.0132}
+    seldom = good | {"strategy": "diloco:sync-every=16", "reached": 2, "eval_loss_ratio": 1.01}
     slower = good | {"strategy": "data:compress=fp16", "less_time": -0.18, "eval_loss_ratio": 0.99}
     skipped = base | {"strategy": "torchft:diloco", "skipped": "torchft is not installed"}
-    rows = [base, good, missed, slower, skipped]
+    rows = [base, good, missed, seldom, slower, skipped]
     table = table_of(rows, "gpt2")
     for line in (
         "| `data` |  |  | 42 s, 2.500 |  |",
         "| `daso` |  |  | 40 %, 0.0 % |  |",
         "| `local-sgd` |  |  | – (0.50), +1.3 % (1 seed) |  |",
+        "| `diloco:sync-every=16` |  |  | 40 %, +1.0 % (2 of 3 seeds) |  |",
         "| `data:compress=fp16` |  |  | −18 %, −1.0 % |  |",
         "| `torchft:diloco` |  |  |  |  |",
     ):
