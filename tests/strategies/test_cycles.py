@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
@@ -88,7 +87,7 @@ def test_auto_hides_exchanges_and_tightens():
     # It has fallen by less than 5 %.
     schedule.review(0.9, exchange_steps=8.0)
     schedule.settle()
-    assert schedule.rates == Rates(2, 2, pieces=PIECES // 2)
+    assert schedule.rates == Rates(2, 2)
     schedule.review(0.1, exchange_steps=0.2)
     schedule.settle()
     assert schedule.rates == Rates(2, 1)
@@ -107,14 +106,11 @@ def test_what_auto_sends_at_a_time_arrives_in_its_wait(exchange_steps):
 
 
 @given(exchange_steps=st.floats(0.0, 400.0))
-def test_with_a_flat_loss_auto_averages_every_weight_in_four_steps(exchange_steps):
+def test_with_a_flat_loss_auto_averages_every_weight_in_every_other_step(exchange_steps):
     rates = tight_rates(exchange_steps)
-    assert rates.wait <= rates.sync_every == 2
-    assert math.ceil(PIECES / rates.pieces) * rates.sync_every <= 4
-    # It waits only where the link cannot do that, and uses all of a faster one.
-    taken = exchange_steps * rates.pieces / PIECES
-    assert taken <= rates.wait + 1e-5 or (exchange_steps > 4 and rates.pieces == PIECES // 2)
-    assert rates.pieces == PIECES or exchange_steps * (rates.pieces + 1) / PIECES > 2 - 1e-5
+    assert (rates.sync_every, rates.pieces) == (2, PIECES)
+    # It waits only where the link cannot do that.
+    assert exchange_steps <= rates.wait + 1e-5 or rates.wait == 2
 
 
 @given(exchange_steps=st.floats(0.0, 2.0))
@@ -123,8 +119,6 @@ def test_with_a_flat_loss_exchanges_that_ranks_work_on_for_long_are_rarer(exchan
     assert often == tight_rates(exchange_steps)
     rare = tight_rates(exchange_steps, handling_steps=0.11)
     assert rare == replace(often, sync_every=4)
-    # All weights have their turn in four steps all the same.
-    assert rare.pieces == PIECES
 
 
 def test_a_slow_link_decides_how_often_whatever_ranks_work():
@@ -161,7 +155,6 @@ def test_an_exchange_that_takes_its_whole_wait_keeps_its_rates():
     for pieces in range(1, PIECES + 1):
         rates = hiding_rates(2 * PIECES / pieces)
         assert (rates.pieces, rates.wait) == (pieces, 2)
-        assert tight_rates(2 * PIECES / pieces) == Rates(2, 2, pieces=max(pieces, PIECES // 2))
     assert hiding_rates(1e9).wait == 64
 
 

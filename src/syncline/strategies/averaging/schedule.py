@@ -22,10 +22,10 @@ MOST_WAIT = 64
 """An average that arrives later than this is of little use, however slow the link."""
 STALE = 2
 """With `auto` an average is no older than so many steps, unless the smallest part takes longer to arrive."""
-ROUND = 4
-"""With `auto` and a flat loss every weight is averaged once in so many steps, even if that means to wait."""
+RARE = 4
+"""With `auto` and a flat loss, exchanges that are costly to ranks themselves start once in so many steps."""
 HANDLING = 0.05
-"""With `auto` and a flat loss, exchanges that take more than this share of ranks' own time become rarer."""
+"""With `auto` and a flat loss, exchanges that take more than this share of ranks' own time are costly."""
 _ROUNDING = 1e-6
 
 
@@ -199,19 +199,15 @@ def hiding_rates(exchange_steps: float) -> Rates:
 
 
 def tight_rates(exchange_steps: float, handling_steps: float = 0.0) -> Rates:
-    """The rates at which an exchange starts every other step, and all weights have had one in `ROUND` steps.
+    """The rates at which all weights are averaged in every other step, even where that means to wait.
 
-    Where all weights arrive in time, and ranks would spend too much of their own time on them so often, one
-    starts every `ROUND` steps. On a link that cannot do so unseen, nodes wait for the rest: what a loss that
-    falls slowly would lose by rarer averages costs more steps than the waiting. It is at most a `ROUND`-th of
-    what averaging in every step would take.
+    What a loss that falls slowly would lose by rarer averages costs more steps than the waiting, which is
+    half of what averaging in every step would take. Only where all weights arrive in time, and ranks would
+    spend too much of their own time on them so often, does an exchange start every `RARE` steps.
     """
-    in_time = _arriving_in_time(exchange_steps)
-    is_costly = handling_steps > HANDLING * STALE
-    every = ROUND if is_costly and in_time >= PIECES else STALE
-    pieces = min(PIECES, max(PIECES * STALE // ROUND, in_time))
-    wait = min(STALE, _steps_taken(exchange_steps, pieces))
-    return Rates(every, wait, pieces=pieces)
+    wait = min(STALE, _steps_taken(exchange_steps, PIECES))
+    is_costly = handling_steps > HANDLING * STALE and _arriving_in_time(exchange_steps) >= PIECES
+    return Rates(RARE if is_costly else STALE, wait)
 
 
 def _arriving_in_time(exchange_steps: float) -> int:
