@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syncline.errors import StrategyError
-from syncline.strategies.averaging.merging import by_delta, by_paper, by_replacing
+from syncline.strategies.averaging.merging import ByDelta, ByPaper, ByReplacing
 from syncline.strategies.averaging.naming import find_saved, is_optional
 from syncline.strategies.averaging.nodes import NodeMap
 from syncline.strategies.averaging.review import Review, Reviewed
@@ -26,7 +26,7 @@ from syncline.strategies.averaging.schedule import (
     hiding_rates,
     tight_rates,
 )
-from syncline.strategies.averaging.wire import Average, Wire
+from syncline.strategies.averaging.wire import Average, Sent, Wire
 from syncline.strategies.daso import Daso
 from syncline.strategies.registry import parse_strategy
 
@@ -202,13 +202,14 @@ def test_merge_formulas(waited, own, nodes):
     mean = sent.mean(0)
 
     def merged(rule, node):
-        merge = rule([Average(mean.clone())], [sent[node]], waited)
+        average = Average(mean.clone(), Sent(values=mean, stood=sent[node]))
+        merge = rule.merge([rule.tell(average)], waited)
         return merge.keep * now[node] + merge.changes[0]
 
-    torch.testing.assert_close(merged(by_paper(nodes), 0), (own * now[0] + sent.sum(0)) / (own + nodes))
-    torch.testing.assert_close(merged(by_replacing, 0), mean)
+    torch.testing.assert_close(merged(ByPaper(nodes), 0), (own * now[0] + sent.sum(0)) / (own + nodes))
+    torch.testing.assert_close(merged(ByReplacing(), 0), mean)
     # All that every node did since it sent is kept, and the means agree.
-    torch.testing.assert_close(torch.stack([merged(by_delta, i) for i in range(nodes)]) - mean, now - sent)
+    torch.testing.assert_close(torch.stack([merged(ByDelta(), i) for i in range(nodes)]) - mean, now - sent)
 
 
 @pytest.mark.parametrize("wire", ["bf16", "fp16"])
@@ -229,7 +230,7 @@ def test_a_16_bit_wire_loses_nothing(wire):
         total = sent[0].values + sent[1].values
         for bucket in sent:
             bucket.values = total
-        averages = [each.decode(bucket) for each, bucket in zip(wires, sent, strict=True)]
+        averages = [each.decode(bucket, Rooms()) for each, bucket in zip(wires, sent, strict=True)]
         assert torch.equal(averages[0].mean, averages[1].mean)
         nodes = [average.own() for average in averages]
     moved = (wanted - 1).abs().max()
@@ -249,7 +250,7 @@ def test_fp16_takes_what_is_too_large_in_several_turns():
         total = sent[0].values + sent[1].values
         for bucket in sent:
             bucket.values = total
-        means = [each.decode(bucket) for each, bucket in zip(wires, sent, strict=True)]
+        means = [each.decode(bucket, Rooms()) for each, bucket in zip(wires, sent, strict=True)]
         nodes = [average.own() for average in means]
     assert means[0].mean.item() == pytest.approx(1e5, rel=1e-2)
 

@@ -98,18 +98,21 @@ def small() -> nn.Module:
     return Small()
 
 
-def resume(at: int, strategy: str, pieces: int, folder: str) -> float:
+def resume(at: int, strategy: str, pieces: int, node_size: int, folder: str) -> float:
     """How far a training that goes on from its checkpoint comes from one that went through."""
     through, again = (
-        open_step(strategy, node_size=1, model=small(), make_optimizer=adam, steps=14) for _ in range(2)
+        open_step(strategy, node_size=node_size, model=small(), make_optimizer=adam, steps=14)
+        for _ in range(2)
     )
     for step in (through, again):
         assert isinstance(step, CyclingStep)
         step.schedule.rates = Rates(3, 2, pieces=pieces)
-    checkpoints = Checkpoints(Path(folder), keep=1, rank=node_rank(1))
+    checkpoints = Checkpoints(Path(folder), keep=1, rank=node_rank(node_size))
     for number in range(14):
         if number == at:
-            info = CheckpointInfo(step=at, samples=0, train_s=0.0, model="", strategy="", world_size=2)
+            info = CheckpointInfo(
+                step=at, samples=0, train_s=0.0, model="", strategy="", world_size=2 * node_size
+            )
             checkpoints.save(through.state_dict(), info)
             checkpoints.wait()
             path = latest_checkpoint(Path(folder))
@@ -125,7 +128,13 @@ def resume(at: int, strategy: str, pieces: int, folder: str) -> float:
 @pytest.mark.parametrize("wire", ["fp32", "fp16"])
 @pytest.mark.parametrize("at", [5, 6, 7])
 def test_a_resumed_run_goes_on_with_the_next_piece(at, wire, run_ranks, tmp_path):
-    assert run_ranks(resume, 2, at, f"{IN_PIECES},wire={wire}", 5, str(tmp_path)) == [0.0, 0.0]
+    assert run_ranks(resume, 2, at, f"{IN_PIECES},wire={wire}", 5, 1, str(tmp_path)) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("wire", ["fp32", "bf16"])
+def test_ranks_that_take_turns_go_on_with_what_each_has_said(wire, run_ranks, tmp_path):
+    strategy = f"{IN_PIECES},wire={wire}"
+    assert run_ranks(resume, 4, 6, strategy, PIECES, 2, str(tmp_path)) == [0.0] * 4
 
 
 def take_up(saved: str, resumed: str, folder: str) -> dict[str, Any]:

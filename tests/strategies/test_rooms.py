@@ -41,8 +41,9 @@ def addresses(options: str) -> list[set[int]]:
         train_step(step, number)
         if (under_way := step.weights.under_way) is not None:
             pending = under_way.pending
-            unsent = [sent.unsent for sent in pending.sent if sent.unsent is not None]
-            seen.append({tensor.data_ptr() for tensor in (*pending.values, *pending.flats, *unsent)})
+            stood = [sent.stood for sent in pending.sent]
+            said = [sent.said for sent in pending.sent if sent.said is not None]
+            seen.append({tensor.data_ptr() for tensor in (*stood, *pending.flats, *said)})
     return seen
 
 
@@ -54,30 +55,31 @@ def test_exchanges_use_the_same_memory(options, run_ranks):
 
 
 @pytest.mark.parametrize("wire", ["bf16", "fp16"])
-def test_an_exchange_that_starts_before_another_ends_is_a_movement_from_where_both_began(wire):
-    """Two nodes send twice before they merge twice, in more numbers than are worked on at a time."""
+def test_what_16_bits_do_not_say_stays_in_the_node(wire):
+    """Two nodes exchange twice, in more numbers than are worked on at a time."""
     torch.manual_seed(0)
     start, rooms = torch.randn(2**18 + 5), Rooms()
     wires = [Wire(wire, 2, start) for _ in range(2)]
-    nodes = [[start + 1e-3 * torch.randn_like(start) for _ in wires] for _ in range(2)]
-    sent = [
-        [
+    nodes = [start + 1e-3 * torch.randn_like(start) for _ in wires]
+    for _ in range(2):
+        wanted = (nodes[0] + nodes[1]) / 2
+        sent = [
             each.encode(node, 1.0, torch.empty_like(node, dtype=each.dtype), rooms)
-            for each, node in zip(wires, turn, strict=True)
+            for each, node in zip(wires, nodes, strict=True)
         ]
-        for turn in nodes
-    ]
-    for turn, buckets in zip(nodes, sent, strict=True):
-        total = buckets[0].values + buckets[1].values
-        for each, bucket, node in zip(wires, buckets, turn, strict=True):
-            said = bucket.values.float() / bucket.scale
+        assert wires[0].reference is not None
+        before, total = wires[0].reference.clone(), sent[0].values + sent[1].values
+        for at, (each, bucket) in enumerate(zip(wires, sent, strict=True)):
+            said = bucket.values.float() / bucket.factor
             bucket.values = total.clone()
-            average = each.decode(bucket)
-            assert average.unsent is not None
-            left = average.unsent.clone()
-            torch.testing.assert_close(average.own() - left, average.mean, rtol=0, atol=1e-6)
-            torch.testing.assert_close(average.mean, (turn[0] + turn[1]) / 2, rtol=0, atol=2e-5)
-            torch.testing.assert_close(said + left, node - start, rtol=0, atol=1e-7)
-    assert wires[0].reference is not None
-    assert wires[1].reference is not None
-    assert torch.equal(wires[0].reference, wires[1].reference)
+            average = each.decode(bucket, rooms)
+            mean, movement = average.mean.clone(), average.movement().clone()
+            torch.testing.assert_close(mean, wanted, rtol=0, atol=2e-5)
+            torch.testing.assert_close(before + said + movement, mean, rtol=0, atol=1e-6)
+            left = nodes[at] - before - said
+            torch.testing.assert_close(average.own() - mean, left, rtol=0, atol=1e-6)
+            nodes[at] = nodes[at] + movement
+        assert wires[1].reference is not None
+        assert torch.equal(wires[0].reference, wires[1].reference)
+        # The sum of what was said has 16 bits, too.
+        torch.testing.assert_close((nodes[0] + nodes[1]) / 2, wanted, rtol=0, atol=1e-5)

@@ -73,7 +73,8 @@ def checkpoint_while_sharing() -> torch.Tensor:
     assert under_way.pending.shares
     step.weights.state()
     assert not under_way.pending.shares
-    return under_way.pending.flats[0]
+    assert under_way.pending.told is not None
+    return under_way.pending.told[0]
 
 
 def test_a_checkpoint_waits_for_what_is_being_shared(run_ranks):

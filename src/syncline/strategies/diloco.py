@@ -154,10 +154,16 @@ class _DiLoCoStep(AveragingStep):
     def _tensors(self) -> dict[str, Tensor]:
         named: dict[str, Tensor] = {}
         for number, fragment in enumerate(self._fragments):
-            own = fragment.outer.tensors() | fragment.exchange.known()
+            own = fragment.outer.tensors()
             if self._delay:
                 own |= fragment.exchange.tensors()
-            named |= {f"fragment-{number}.{name}": tensor for name, tensor in own.items()}
+            named |= _of_fragment(number, own)
+        return named
+
+    def _rank_tensors(self) -> dict[str, Tensor]:
+        named: dict[str, Tensor] = {}
+        for number, fragment in enumerate(self._fragments):
+            named |= _of_fragment(number, fragment.exchange.known())
         return named
 
     def _apply_schedule(self, told: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -174,6 +180,10 @@ class _DiLoCoStep(AveragingStep):
         self.make_nodes_equal()
         for fragment in self._fragments:
             fragment.restart()
+
+
+def _of_fragment(number: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"fragment-{number}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def cut(parameters: Sequence[nn.Parameter], count: int) -> list[list[nn.Parameter]]:

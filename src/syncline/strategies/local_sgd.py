@@ -9,7 +9,7 @@ from torch import Tensor
 
 from syncline.errors import StrategyError
 from syncline.strategies.averaging.inside import InsideKind
-from syncline.strategies.averaging.merging import by_replacing
+from syncline.strategies.averaging.merging import ByReplacing
 from syncline.strategies.averaging.node_work import NodeWork, check_nodes
 from syncline.strategies.averaging.step import AveragingStep
 from syncline.strategies.averaging.weights import WeightExchange
@@ -59,7 +59,7 @@ class _LocalSgdStep(AveragingStep):
 
     def __init__(self, work: NodeWork, *, sync_every: int) -> None:
         super().__init__(work)
-        self._weights_exchange = WeightExchange(work, by_replacing)
+        self._weights_exchange = WeightExchange(work, ByReplacing())
         self._sync_every = sync_every
 
     @property
@@ -79,7 +79,7 @@ class _LocalSgdStep(AveragingStep):
     def _schedule_state(self) -> dict[str, Any]:
         return {"weights": self._weights_exchange.state()}
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def _rank_tensors(self) -> dict[str, Tensor]:
         return self._weights_exchange.known()
 
     def _apply_schedule(self, told: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -76,6 +76,11 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._spans)
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many numbers each bucket has."""
+        return [sum(span.stop - span.start for span in spans) for spans in self._spans]
+
     def read(self, which: Iterable[int] | None = None, rooms: Rooms | None = None) -> list[Tensor]:
         """The values now of all buckets, or of these, copied; into memory that was used before, if any."""
         numbers = range(len(self)) if which is None else which

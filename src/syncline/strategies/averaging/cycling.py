@@ -11,10 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from syncline.strategies.averaging.buckets import Buckets, float_buffers
-from syncline.strategies.averaging.exchange import Pending
 from syncline.strategies.averaging.gradients import GradientAverage
 from syncline.strategies.averaging.inside import average_inside, optimizer_floats
-from syncline.strategies.averaging.merging import by_delta, by_paper
+from syncline.strategies.averaging.merging import ByDelta, ByPaper
 from syncline.strategies.averaging.node_rate import NodeRate
 from syncline.strategies.averaging.node_work import NodeWork
 from syncline.strategies.averaging.review import Review
@@ -60,7 +59,7 @@ class CyclingStep(AveragingStep):
     def _open(self) -> None:
         """The exchanges among the nodes of now."""
         work = self._work
-        rule = by_delta if self._merge == "delta" else by_paper(work.groups.count)
+        rule = ByDelta() if self._merge == "delta" else ByPaper(work.groups.count)
         self.weights = WeightExchange(work, rule, cut=self.schedule.auto)
         self._review = Review(self._review_every, work.job.device)
         self._gradients = GradientAverage(
@@ -120,10 +119,11 @@ class CyclingStep(AveragingStep):
         """Merge what is due, and start what is due."""
         schedule, weights = self.schedule, self.weights
         is_due = weights.under_way is not None and number >= weights.under_way.due
-        spare = self._shared_in_a_spare_step(number)
-        self._watch(number, is_needed=is_due or spare is not None)
-        if spare is not None:
-            weights.exchange.share(spare)
+        is_spare = self._is_spare(number)
+        self._watch(number, is_needed=is_due or is_spare)
+        if is_spare:
+            with self._worked_on_exchanges(halves=0):
+                weights.share()
         if is_due and self._merge == "paper" and schedule.wanted is None and schedule.starts_now():
             self._join_node()
             with self._worked_on_exchanges(halves=2):
@@ -143,13 +143,12 @@ class CyclingStep(AveragingStep):
                 self._is_noted = False
         schedule.advance()
 
-    def _shared_in_a_spare_step(self, number: int) -> Pending | None:
-        """What has probably arrived a step before it is due: the node shares it while it makes that step."""
+    def _is_spare(self, number: int) -> bool:
+        """Whether what is under way has probably arrived a step before it is due; the node is told then."""
         under_way = self.weights.under_way
         if under_way is None or number != under_way.due - 1:
-            return None
-        is_early = self.schedule.arrives_within(number - under_way.started, under_way.pieces)
-        return under_way.pending if is_early else None
+            return False
+        return self.schedule.arrives_within(number - under_way.started, under_way.pieces)
 
     def _watch(self, number: int, *, is_needed: bool) -> None:
         """Note when what is under way has arrived; on ranks that speak for their node."""
@@ -162,14 +161,14 @@ class CyclingStep(AveragingStep):
             self._is_noted = True
         elif is_needed:
             before_s = self.exposed_s
-            # Not shared in the node yet: its other ranks are not here.
+            # The node is not told yet: its other ranks are not here.
             self.weights.exchange.wait(under_way.pending)
             self._review.note_exchange(waited, self.exposed_s - before_s, share=share)
             self._is_noted = True
 
     @contextmanager
     def _worked_on_exchanges(self, *, halves: int = 1) -> Iterator[None]:
-        """Note for how long this rank sends or merges, or both, without its standing still."""
+        """Note for how long this rank sends or merges, or both, or tells its node, without standing still."""
         began_s, before_s = time.perf_counter(), self.exposed_s
         share = halves * self.schedule.rates.pieces / PIECES
         yield
@@ -201,10 +200,10 @@ class CyclingStep(AveragingStep):
         }
 
     def _tensors(self) -> dict[str, Tensor]:
-        return self.weights.tensors() | self.weights.known() | self._gradients.tensors()
+        return self.weights.tensors() | self._gradients.tensors()
 
     def _rank_tensors(self) -> dict[str, Tensor]:
-        return {"reviewed": self._review.rank_tensor()}
+        return {"reviewed": self._review.rank_tensor()} | self.weights.known()
 
     def _apply_schedule(self, told: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self.schedule = CycleSchedule.of_state(told["schedule"])

@@ -1,8 +1,9 @@
 """The exchange that every averaging strategy uses: a mean over nodes that nobody waits for until it is due.
 
-One rank speaks for each node, by turns; what its group sums is then shared inside the node, in the type
-of the wire, and every rank decodes it for itself. With weights cut over the node's ranks
-(`inside=sharded`) every rank speaks for its own part, and there is nothing to share.
+One rank speaks for each node, by turns: it sends what the node has, works out what its ranks are to do with
+the sums, and tells them. So the work on an exchange is done once in a node, not by each of its ranks. With
+weights cut over the node's ranks (`inside=sharded`) every rank speaks for its own part, and there is
+nothing to tell.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ from syncline.strategies.under_way import unrecorded, wait_for
 
 @dataclass(slots=True, kw_only=True)
 class Pending:
-    """Buckets under way, and what they were when they were sent."""
+    """Buckets under way."""
 
-    values: list[Tensor]
-    """This node's own."""
-    wires: list[Wire]
-    sent: list[Sent]
+    wires: list[Wire] = field(default_factory=list)
+    """Empty on ranks that do not speak, as what follows."""
+    sent: list[Sent] = field(default_factory=list)
     flats: list[Tensor] = field(default_factory=list)
     """What the collectives carry: the values that were sent, one after another."""
     works: list[dist.Work] = field(default_factory=list)
-    """Empty on ranks that do not speak, and when the sums have arrived."""
+    """Empty when the sums have arrived, too."""
     speaker: int | None = None
-    """The rank of this node that gets the sums; None when all ranks of the node have them."""
+    """The rank that tells the others of its node; None when all have been told."""
+    told: list[Tensor] | None = None
+    """What it tells; None until it begins to."""
     shares: list[dist.Work] = field(default_factory=list)
-    """The sums on their way to the other ranks of the node."""
+    """That on its way to the other ranks of the node."""
 
     @property
     def has_arrived(self) -> bool:
@@ -75,18 +77,37 @@ class Exchange:
         self.rooms = Rooms()
         self._every_rank = every_rank
 
+    @property
+    def own_turns(self) -> list[int]:
+        """The turns in which this rank speaks; the first stands for all where every rank does."""
+        turns = range(1 if self._every_rank else self.groups.nodes.turns)
+        return [turn for turn in turns if self._every_rank or self.groups.across(turn) is not None]
+
+    @property
+    def own_turn(self) -> int | None:
+        """The turn of the next exchange, if this rank speaks in it."""
+        turn = 0 if self._every_rank else self.turn
+        return turn if turn in self.own_turns else None
+
     def start(self, wires: list[Wire], values: list[Tensor]) -> Pending:
-        """Post the sums of this node's values; the values must not be changed any more."""
+        """Post the sums of this node's values, which must not be changed any more.
+
+        Ranks that do not speak encode them for themselves, or `listen`.
+        """
         flats, places = _places(wires, values, self.rooms)
-        sent = self._encode(wires, values, places)
+        sent = [
+            wire.encode(each, self.groups.share, place, self.rooms)
+            for wire, each, place in zip(wires, values, places, strict=True)
+        ]
         group = self.groups.own_across() if self._every_rank else self.groups.across(self.turn)
         works = []
         if group is not None and self.groups.count > 1:
             works = [_sum(flat, group) for flat in flats]
-        speaker = self.groups.speaker(self.turn)
-        pending = Pending(values=values, wires=wires, sent=sent, flats=flats, works=works, speaker=speaker)
-        self.turn = (self.turn + 1) % self.groups.nodes.turns
-        return pending
+        return Pending(wires=wires, sent=sent, flats=flats, works=works, speaker=self._next_speaker())
+
+    def listen(self) -> Pending:
+        """An exchange in which another rank speaks for this one's node."""
+        return Pending(speaker=self._next_speaker())
 
     def wait(self, pending: Pending) -> None:
         """Wait for the sums on a rank that speaks for its node; others of the node need not call this."""
@@ -100,61 +121,59 @@ class Exchange:
         _drain(device)
         self.times.exposed_s += time.perf_counter() - began_s
 
-    def share(self, pending: Pending) -> None:
-        """Wait for the sums, and begin to share them in the node; every rank of the node must call this."""
+    def averages(self, pending: Pending) -> list[Average]:
+        """What the sums come to, waited for if need be; on ranks that encoded the values."""
         self.wait(pending)
-        several = self.groups.size > 1 and self.groups.count > 1
-        if several and not self._every_rank and pending.speaker is not None:
-            pending.shares = [_spread(flat, pending.speaker, self.groups.inside) for flat in pending.flats]
+        return [wire.decode(sent, self.rooms) for wire, sent in zip(pending.wires, pending.sent, strict=True)]
+
+    def tell(self, pending: Pending, told: list[Tensor]) -> None:
+        """Begin to tell the node; every rank of it must call this, with room for what it hears."""
+        pending.told = told
+        pending.shares = self._spread(told, pending.speaker)
 
     def arrive(self, pending: Pending) -> None:
-        """Wait until the sums are shared in the node; every rank of the node must call this.
-
-        Does nothing when that is done.
-        """
+        """Wait until the node has been told. Does nothing when that is done."""
         if pending.speaker is None:
             return
-        if not pending.shares:
-            self.share(pending)
-        began_s = time.perf_counter()
-        for work in pending.shares:
-            wait_for(work)
+        self._wait_for(pending.shares)
         pending.speaker, pending.shares = None, []
         self.times.exchanges += 1
-        self.times.exposed_s += time.perf_counter() - began_s
-
-    def finish(self, pending: Pending) -> list[Average]:
-        """The averages, waited for if need be. Every rank of the nodes must come here."""
-        self.arrive(pending)
-        return [wire.decode(sent) for wire, sent in zip(pending.wires, pending.sent, strict=True)]
-
-    def arrived(self, wires: list[Wire], values: list[Tensor], sums: list[Tensor]) -> Pending:
-        """An exchange of these values as if it had arrived with these sums.
-
-        The wires must be as they were when the values were sent.
-        """
-        sent = self._encode(wires, values, _places(wires, values, self.rooms)[1])
-        for bucket, total in zip(sent, sums, strict=True):
-            bucket.values = total
-        return Pending(values=values, wires=wires, sent=sent)
 
     def average(self, wires: list[Wire], values: list[Tensor]) -> list[Average]:
-        """Start and finish."""
-        return self.finish(self.start(wires, values))
+        """The averages, waited for and decoded by every rank; all ranks of all nodes must call this."""
+        pending = self.start(wires, values)
+        self.wait(pending)
+        if self.groups.count > 1:
+            self._wait_for(self._spread(pending.flats, pending.speaker))
+        self.times.exchanges += 1
+        return self.averages(pending)
 
     def let_go(self, pending: Pending) -> None:
         """Use the memory of a finished exchange again: nobody needs its values and averages any more."""
-        unsent = [sent.unsent for sent in pending.sent if sent.unsent is not None]
-        for tensor in (*pending.values, *pending.flats, *unsent):
-            self.rooms.give(tensor)
+        if pending.told is not None and not pending.wires:
+            for room in pending.told:
+                self.rooms.give(room)
+        made = [room for sent in pending.sent for room in (sent.movement, sent.said) if room is not None]
+        # What is needed first goes last, so that the next exchange finds it there.
+        for room in (*made, *pending.flats, *(sent.stood for sent in pending.sent)):
+            self.rooms.give(room)
 
-    def _encode(
-        self, wires: Sequence[Wire], values: Sequence[Tensor], places: Sequence[Tensor]
-    ) -> list[Sent]:
-        return [
-            wire.encode(each, self.groups.share, place, self.rooms)
-            for wire, each, place in zip(wires, values, places, strict=True)
-        ]
+    def _next_speaker(self) -> int:
+        """Who speaks for this node in the exchange that begins; the turn goes on."""
+        speaker = self.groups.speaker(self.turn)
+        self.turn = (self.turn + 1) % self.groups.nodes.turns
+        return speaker
+
+    def _spread(self, values: list[Tensor], speaker: int | None) -> list[dist.Work]:
+        if self.groups.size == 1 or self._every_rank or speaker is None:
+            return []
+        return [_spread(each, speaker, self.groups.inside) for each in values]
+
+    def _wait_for(self, works: list[dist.Work]) -> None:
+        began_s = time.perf_counter()
+        for work in works:
+            wait_for(work)
+        self.times.exposed_s += time.perf_counter() - began_s
 
 
 def _places(

@@ -42,8 +42,8 @@ class GradientAverage:
         gradients.write(average.mean for average in averages[: len(values)])
         buffers.write(average.mean for average in averages[len(values) :])
         for residual, average in zip(self._residuals, averages, strict=False):
-            if average.unsent is not None:
-                residual.copy_(average.unsent)
+            # What was said is the mean without the movement from there to it.
+            residual.copy_(average.sent.stood).sub_(average.mean).add_(average.movement())
 
     def state(self) -> dict[str, Any]:
         """What a resumed run must know, besides tensors."""

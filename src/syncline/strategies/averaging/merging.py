@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -31,34 +31,59 @@ class Merge:
 class TakeOver(Protocol):
     """A rule for taking over averages, bucket by bucket."""
 
-    def __call__(self, averages: Sequence[Average], sent: Sequence[Tensor], waited: int) -> Merge:
-        """What becomes of the weights; the averages may be overwritten.
+    parts: ClassVar[int]
+    """How many numbers ranks of a node are told for each one."""
 
-        Args:
-            averages: What came back.
-            sent: Where this node stood when it sent.
-            waited: How many steps ago that was.
-        """
+    def tell(self, average: Average) -> Tensor:
+        """What the rank that speaks for a node tells its ranks of an average, which is used up."""
+        ...
+
+    def merge(self, told: Sequence[Tensor], waited: int) -> Merge:
+        """What becomes of the weights so many steps after they were sent; what was told is used up."""
         ...
 
 
-def by_paper(nodes: int) -> TakeOver:
+@dataclass(frozen=True, slots=True)
+class ByPaper:
     """The published rule among so many nodes, with the sum written as P times the mean."""
 
-    def take_over(averages: Sequence[Average], sent: Sequence[Tensor], waited: int) -> Merge:
+    nodes: int
+    parts: ClassVar[int] = 1
+
+    def tell(self, average: Average) -> Tensor:
+        """The mean."""
+        return average.own()
+
+    def merge(self, told: Sequence[Tensor], waited: int) -> Merge:
+        """Weigh the node's own against the others."""
         own = 2 * waited or 1
-        changes = [average.own().mul_(nodes / (own + nodes)) for average in averages]
-        return Merge(own / (own + nodes), changes)
-
-    return take_over
+        changes = [mean.mul_(self.nodes / (own + self.nodes)) for mean in told]
+        return Merge(own / (own + self.nodes), changes)
 
 
-def by_delta(averages: Sequence[Average], sent: Sequence[Tensor], waited: int) -> Merge:
+class ByDelta:
     """The rule that keeps all own steps."""
-    changes = [average.own().sub_(before) for average, before in zip(averages, sent, strict=True)]
-    return Merge(1.0, changes)
+
+    parts: ClassVar[int] = 1
+
+    def tell(self, average: Average) -> Tensor:
+        """What the others moved."""
+        return average.movement()
+
+    def merge(self, told: Sequence[Tensor], waited: int) -> Merge:
+        """Add it."""
+        return Merge(1.0, list(told))
 
 
-def by_replacing(averages: Sequence[Average], sent: Sequence[Tensor], waited: int) -> Merge:
+class ByReplacing:
     """The rule of those who wait."""
-    return Merge(0.0, [average.own() for average in averages])
+
+    parts: ClassVar[int] = 1
+
+    def tell(self, average: Average) -> Tensor:
+        """The mean."""
+        return average.own()
+
+    def merge(self, told: Sequence[Tensor], waited: int) -> Merge:
+        """Put it in place of the weights."""
+        return Merge(0.0, list(told))

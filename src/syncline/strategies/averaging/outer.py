@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,21 +21,29 @@ class OuterNesterov:
         momentum: Of the outer optimizer.
     """
 
+    parts: ClassVar[int] = 2
+
     def __init__(self, start: Sequence[Tensor], *, lr: float, momentum: float) -> None:
         self.shared = [nn.Parameter(values.clone()) for values in start]
         # As a group, for a rank's parts of some weights may be empty, and a list must not.
         groups = [{"params": self.shared}]
         self._optimizer = torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0)
 
-    def __call__(self, averages: Sequence[Average], sent: Sequence[Tensor], waited: int) -> Merge:
+    def tell(self, average: Average) -> Tensor:
+        """The mean, and from what the node said to it."""
+        mean = average.mean.clone()
+        return torch.cat([mean, average.movement()])
+
+    def merge(self, told: Sequence[Tensor], waited: int) -> Merge:
         """Move the shared weights; a node keeps what it did since it sent, and what 16 bits left behind."""
-        for shared, average in zip(self.shared, averages, strict=True):
-            shared.grad = shared.detach() - average.mean
+        halves = [each.chunk(self.parts) for each in told]
+        for shared, (mean, _) in zip(self.shared, halves, strict=True):
+            shared.grad = shared.detach() - mean
         self._optimizer.step()
-        changes = []
-        for shared, average, before in zip(self.shared, averages, sent, strict=True):
-            change = shared.detach() - before
-            changes.append(change if average.unsent is None else change.add_(average.unsent))
+        changes = [
+            (shared.detach() - mean).add_(movement)
+            for shared, (mean, movement) in zip(self.shared, halves, strict=True)
+        ]
         return Merge(1.0, changes)
 
     def restart(self, values: Sequence[Tensor]) -> None:

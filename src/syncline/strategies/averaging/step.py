@@ -25,7 +25,7 @@ from syncline.strategies.state import apply_state
 from syncline.workloads.workload import Batch
 
 _SCHEDULE = f"{AVERAGING}.schedule"
-_FORM = 3
+_FORM = 4
 """Of what a checkpoint holds of a schedule and of what is under way."""
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from syncline.strategies.averaging.buckets import Buckets, float_buffers, trained_parameters
 from syncline.strategies.averaging.exchange import Exchange, Pending
 from syncline.strategies.averaging.inside import average_inside
-from syncline.strategies.averaging.merging import TakeOver, by_paper
+from syncline.strategies.averaging.merging import ByPaper, TakeOver
 from syncline.strategies.averaging.node_work import NodeWork
 from syncline.strategies.averaging.schedule import PIECES
 from syncline.strategies.averaging.wire import Wire, scales_of
@@ -65,9 +65,15 @@ class WeightExchange:
         self._weights = Buckets(weights, least=PIECES if cut else 1)
         self._statistics = Buckets(float_buffers(work.model) if statistics is None else statistics)
         count = work.groups.count
-        self._wires = [Wire(work.wire, count, values) for values in self._weights.read()]
-        self._plain = [Wire("fp32", count) for _ in range(len(self._statistics))]
+        # A mix of both keeps variances positive, which a movement added to them might not.
+        self._mix = ByPaper(count)
         self.exchange = Exchange(work.groups, every_rank=work.inside.is_sharded)
+        # By turn: those who speak in it know what was said there last.
+        self._wires = {
+            turn: [Wire(work.wire, count) for _ in self._weights.sizes] for turn in self.exchange.own_turns
+        }
+        self._plain = [Wire("fp32", count) for _ in self._statistics.sizes]
+        self.rebase()
         self._next = 0
         """The piece that the next exchange begins with."""
         self.under_way: UnderWay | None = None
@@ -79,22 +85,36 @@ class WeightExchange:
         weights, statistics = self._by_kind(places)
         if statistics:
             average_inside(self._statistics, self._work.groups)
-        rooms = self.exchange.rooms
-        values = self._weights.read(weights, rooms) + self._statistics.read(statistics, rooms)
-        pending = self.exchange.start(self._wires_of(places), values)
+        if (turn := self.exchange.own_turn) is None:
+            pending = self.exchange.listen()
+        else:
+            rooms, wires = self.exchange.rooms, [*self._wires[turn], *self._plain]
+            values = self._weights.read(weights, rooms) + self._statistics.read(statistics, rooms)
+            pending = self.exchange.start([wires[at] for at in places], values)
         self.under_way = UnderWay(
             pending=pending, places=places, first=first, pieces=pieces, started=step, due=step + wait
         )
         self._next = (first + pieces) % PIECES
 
+    def share(self) -> None:
+        """Begin to tell the node of what is under way, waited for if need be; unless that has begun.
+
+        Every rank of the node must call this.
+        """
+        if self.under_way is not None and self.under_way.pending.told is None:
+            pending = self.under_way.pending
+            self.exchange.tell(pending, self._told(pending, self.under_way.places))
+
     def merge(self, step: int) -> None:
         """Take over what is under way, if anything is."""
+        self.share()
         under_way, self.under_way = self.under_way, None
         if under_way is not None:
             self._finish(under_way, step)
 
     def start_then_merge(self, step: int, wait: int, pieces: int = PIECES) -> None:
         """Send the values as they are before what is under way is taken over."""
+        self.share()
         under_way = self.under_way
         self.start(step, wait, pieces)
         if under_way is not None:
@@ -103,8 +123,10 @@ class WeightExchange:
     def rebase(self, known: Sequence[Tensor] | None = None) -> None:
         """Forget what is under way: all nodes know the same values now, by default the weights."""
         self.under_way = None
-        for wire, values in zip(self._wires, known or self._weights.read(), strict=True):
-            wire.rebase(values)
+        values = known or self._weights.read()
+        for wires in self._wires.values():
+            for wire, each in zip(wires, values, strict=True):
+                wire.rebase(each)
 
     def read(self) -> list[Tensor]:
         """The weights now, as flat copies."""
@@ -113,27 +135,32 @@ class WeightExchange:
     def _places(self, first: int, pieces: int) -> list[int]:
         """The buckets of so many pieces from the first on: of weights, then of statistics."""
         numbers = {(first + number) % PIECES for number in range(pieces)}
-        count = len(self._wires)
+        count = len(self._weights)
         weights = [bucket for bucket in range(count) if bucket * PIECES // count in numbers]
-        return weights + [count + number for number in range(len(self._plain)) if 0 in numbers]
+        return weights + [count + number for number in range(len(self._statistics)) if 0 in numbers]
 
     def _by_kind(self, places: Sequence[int]) -> tuple[list[int], list[int]]:
         """Buckets of weights, and buckets of statistics."""
-        count = len(self._wires)
+        count = len(self._weights)
         return [at for at in places if at < count], [at - count for at in places if at >= count]
 
-    def _wires_of(self, places: Sequence[int]) -> list[Wire]:
-        wires = [*self._wires, *self._plain]
-        return [wires[at] for at in places]
+    def _told(self, pending: Pending, places: Sequence[int]) -> list[Tensor]:
+        """What this rank tells the node of averages; on ranks that do not speak, room for it."""
+        if not pending.wires:
+            rooms, device = self.exchange.rooms, self._work.job.device
+            return [rooms.take(self._told_sizes[at], torch.float32, device) for at in places]
+        own = len(self._by_kind(places)[0])
+        averages = self.exchange.averages(pending)
+        weights = [self._take_over.tell(average) for average in averages[:own]]
+        return weights + [self._mix.tell(average) for average in averages[own:]]
 
     def _finish(self, under_way: UnderWay, step: int) -> None:
-        averages, waited = self.exchange.finish(under_way.pending), step - under_way.started
+        self.exchange.arrive(under_way.pending)
+        told, waited = under_way.pending.told or [], step - under_way.started
         weights, statistics = self._by_kind(under_way.places)
-        own, sent = len(weights), under_way.pending.values
-        merge = self._take_over(averages[:own], sent[:own], waited)
+        merge = self._take_over.merge(told[: len(weights)], waited)
         self._weights.blend(merge.keep, merge.changes, weights)
-        # A mix of both keeps variances positive, which a movement added to them might not.
-        mix = by_paper(self._work.groups.count)(averages[own:], sent[own:], waited)
+        mix = self._mix.merge(told[len(weights) :], waited)
         self._statistics.blend(mix.keep, mix.changes, statistics)
         self.exchange.let_go(under_way.pending)
 
@@ -141,54 +168,46 @@ class WeightExchange:
         """What a resumed run must know, besides tensors; waits for what is under way."""
         told = None
         if (under_way := self.under_way) is not None:
+            self.share()
             self.exchange.arrive(under_way.pending)
-            told = {key: getattr(under_way, key) for key in ("first", "pieces", "started", "due")}
+            told = {name: getattr(under_way, name) for name in ("first", "pieces", "started", "due")}
         return {"under_way": told, "next": self._next, "turn": self.exchange.turn}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of what is under way, and zeros for all that is not."""
-        values = [flat.zero_() for flat in (*self._weights.read(), *self._statistics.read())]
-        wires = [*self._wires, *self._plain]
-        sums = [torch.zeros_like(flat, dtype=wire.dtype) for flat, wire in zip(values, wires, strict=True)]
-        bases = {at: flat.clone() for at, flat in enumerate(values) if wires[at].reference is not None}
-        scales = scales_of(wires)
+        """What the node has been told of what is under way, and zeros for all that is not."""
+        told = [torch.zeros(size, device=self._work.job.device) for size in self._told_sizes]
         if self.under_way is not None:
-            pending = self.under_way.pending
-            for at, value, sent in zip(self.under_way.places, pending.values, pending.sent, strict=True):
-                values[at], sums[at], scales[at] = value, sent.values, sent.scale
-                if sent.reference is not None:
-                    bases[at] = sent.reference
-        named = {f"bases.{at}": base for at, base in bases.items()} | {"sent_scales": scales}
-        return _numbered("values", values) | _numbered("sums", sums) | named
+            for at, values in zip(self.under_way.places, self.under_way.pending.told or [], strict=True):
+                told[at] = values
+        return {f"told.{at}": values for at, values in enumerate(told)}
 
     def known(self) -> dict[str, Tensor]:
-        """What all nodes know, with a 16-bit wire, and how it is scaled."""
-        references = [wire.reference for wire in self._wires if wire.reference is not None]
-        return _numbered("known", references) | ({"scales": scales_of(self._wires)} if references else {})
+        """What this rank and those it speaks to know, with a 16-bit wire, and how it is scaled."""
+        named = {
+            f"known.{turn}.{at}": wire.reference
+            for turn, wires in self._wires.items()
+            for at, wire in enumerate(wires)
+            if wire.reference is not None
+        }
+        if named:
+            named |= {f"scales.{turn}": scales_of(wires) for turn, wires in self._wires.items()}
+        return named
 
     def apply(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Take over what `state` and `tensors` gave."""
+        """Take over what `state`, `tensors` and `known` gave."""
         self.under_way = None
         self.exchange.turn, self._next = state["turn"], state["next"]
         if (told := state["under_way"]) is not None:
-            self.under_way = self._restored(told, tensors)
-        for number, wire in enumerate(self._wires):
-            if wire.reference is not None:
-                wire.rebase(tensors[f"known.{number}"])
-                wire.scale = tensors["scales"][number].item()
+            places = self._places(told["first"], told["pieces"])
+            pending = Pending(told=[tensors[f"told.{at}"].clone() for at in places])
+            self.under_way = UnderWay(pending=pending, places=places, **told)
+        for turn, wires in self._wires.items():
+            for at, wire in enumerate(wires):
+                if wire.reference is not None:
+                    wire.rebase(tensors[f"known.{turn}.{at}"])
+                    wire.scale = tensors[f"scales.{turn}"][at].item()
 
-    def _restored(self, told: dict[str, Any], tensors: dict[str, Tensor]) -> UnderWay:
-        """What was under way, sent anew by wires as they were then."""
-        places = self._places(told["first"], told["pieces"])
-        wires = self._wires_of(places)
-        for at, wire in zip(places, wires, strict=True):
-            wire.scale = tensors["sent_scales"][at].item()
-            if wire.reference is not None:
-                wire.rebase(tensors[f"bases.{at}"])
-        values = [tensors[f"values.{at}"].clone() for at in places]
-        sums = [tensors[f"sums.{at}"].clone() for at in places]
-        return UnderWay(pending=self.exchange.arrived(wires, values, sums), places=places, **told)
-
-
-def _numbered(name: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    return {f"{name}.{number}": tensor for number, tensor in enumerate(tensors)}
+    @property
+    def _told_sizes(self) -> list[int]:
+        """How many numbers a node is told of each bucket."""
+        return [self._take_over.parts * size for size in self._weights.sizes] + self._statistics.sizes

@@ -1,10 +1,10 @@
 """What goes over the slow link: fp32 values, or 16-bit movements away from what all nodes know.
 
 With a 16-bit wire node i sends d_i = round16(x_i - r), where r is the reference that all nodes share:
-their last average. Everybody then has r' = r + (1/N) sum d_i. What rounding left behind, u_i = x_i - r -
-d_i, is handed back as `unsent`: added to the node's own weights it is part of the next movement (error
-feedback), and the mean of all r' + u_i is the true mean. So weights are never rounded, and an update too
-small for 16 bits is only sent later.
+their last average. Everybody then has r' = r + (1/N) sum d_i, and node i moves by (1/N) sum d_i - d_i. What
+rounding left behind, x_i - r - d_i, stays in its weights and so is part of its next movement (error
+feedback), and the mean of all nodes is the true mean, but for what the sum itself is rounded by. So weights
+are never rounded, and an update too small for 16 bits is only sent later.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ _CHUNK = 2**18
 """Numbers that are worked on at a time, so that they stay in a core's cache."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Sent:
     """One bucket on its way."""
 
     values: Tensor
     """In the type of the wire; summed over the nodes in place."""
-    unsent: Tensor | None = None
-    """What this node had to say beyond that; None with an fp32 wire, which sends everything."""
-    reference: Tensor | None = None
-    """What it was a movement away from, if it was one."""
-    scale: float = 1.0
+    stood: Tensor
+    """What this node had to say."""
+    said: Tensor | None = None
+    """What it said of it in 16 bits, each number times `factor`; None with an fp32 wire, which says all."""
+    factor: float = 1.0
+    movement: Tensor | None = None
+    """With 16 bits, when the average is known: as `Average.movement` gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,17 @@ class Average:
 
     mean: Tensor
     """The same on all nodes."""
-    unsent: Tensor | None = None
-    """What this node had to say beyond what 16 bits carried."""
+    sent: Sent
+
+    def movement(self) -> Tensor:
+        """From what this node said to the mean. To be asked for once, and last: it may overwrite the mean."""
+        known = self.sent.movement
+        return self.mean.sub_(self.sent.stood) if known is None else known
 
     def own(self) -> Tensor:
-        """The mean as this node takes it over, to be asked for once: it overwrites what it is made of."""
-        return self.mean if self.unsent is None else self.unsent.add_(self.mean)
+        """The mean as this node takes it over, with what 16 bits did not say of it; instead of `movement`."""
+        known = self.sent.movement
+        return self.mean if known is None else known.add_(self.sent.stood)
 
 
 class Wire:
@@ -73,7 +80,6 @@ class Wire:
         self.nodes = nodes
         self.scale = _FP16_FIRST_SCALE if wire == "fp16" else 1.0
         self.reference: Tensor | None = None
-        self._latest: Sent | None = None
         if reference is not None:
             self.rebase(reference)
 
@@ -85,40 +91,35 @@ class Wire:
     def encode(self, values: Tensor, share: float, place: Tensor, rooms: Rooms) -> Sent:
         """Put into `place` what to send for a node's values; it counts for `share` of an average node."""
         if self.dtype == torch.float32:
-            return Sent(torch.mul(values, share, out=place))
-        unsent = rooms.take(values.numel(), torch.float32, values.device)
-        if self.reference is None:
-            unsent.copy_(values)
-        else:
-            torch.sub(values, self.reference, out=unsent)
-        for moved, sent in zip(unsent.split(_CHUNK), place.split(_CHUNK), strict=True):
-            self._send(moved, sent, self.scale * share)
-        self._latest = Sent(place, unsent=unsent, reference=self.reference, scale=self.scale)
-        return self._latest
+            return Sent(values=torch.mul(values, share, out=place), stood=values)
+        said, factor = rooms.take(values.numel(), self.dtype, values.device), self.scale * share
+        bases = [None] * len(_chunks(values)) if self.reference is None else _chunks(self.reference)
+        for each, base, sent, copy in zip(_chunks(values), bases, _chunks(place), _chunks(said), strict=True):
+            self._round(each if base is None else each - base, sent, factor)
+            copy.copy_(sent)
+        return Sent(values=place, stood=values, said=said, factor=factor)
 
-    def _send(self, moved: Tensor, sent: Tensor, factor: float) -> None:
-        """Round some numbers into `sent`, and leave of them what rounding did not send."""
+    def _round(self, moved: Tensor, sent: Tensor, factor: float) -> None:
+        """Round some numbers, times a factor, into `sent`."""
         scaled = moved if factor == 1.0 else moved * factor
         if self.dtype == torch.float16:
             limit = _FP16_LIMIT / self.nodes
             scaled = scaled.clamp(-limit, limit)
         sent.copy_(scaled)
-        moved.sub_(sent if factor == 1.0 else scaled.copy_(sent).div_(factor))
 
-    def decode(self, sent: Sent) -> Average:
+    def decode(self, sent: Sent, rooms: Rooms) -> Average:
         """The average over nodes, when `sent` has been summed; what was sent is used up."""
-        if sent.unsent is None:
-            return Average(sent.values.div_(self.nodes))
-        divisor = self.nodes * sent.scale
+        if sent.said is None:
+            return Average(sent.values.div_(self.nodes), sent)
+        divisor = self.nodes * self.scale
         self._follow(sent.values, divisor)
-        if sent.reference is None:
-            return Average(sent.values.float().div_(divisor), sent.unsent)
-        # What was sent meanwhile is a movement away from the old reference, which then must stay as it is.
-        is_last = sent is self._latest and sent.reference is self.reference
-        self.reference = sent.reference if is_last else sent.reference.clone()
-        for known, moved in zip(self.reference.split(_CHUNK), sent.values.split(_CHUNK), strict=True):
-            known.add_(moved.float().div_(divisor))
-        return Average(self.reference, sent.unsent)
+        mean = torch.zeros_like(sent.stood) if self.reference is None else self.reference
+        sent.movement = rooms.take(mean.numel(), torch.float32, mean.device)
+        parts = zip(*map(_chunks, (mean, sent.movement, sent.values, sent.said)), strict=True)
+        for known, moved, total, said in parts:
+            known.add_(moved.copy_(total), alpha=1 / divisor)
+            torch.sub(moved, said.float(), alpha=divisor / sent.factor, out=moved).div_(divisor)
+        return Average(mean, sent)
 
     def _follow(self, sums: Tensor, divisor: float) -> None:
         """Keep the scale near the size of movements: by powers of two, from what all nodes have alike."""
@@ -127,6 +128,10 @@ class Wire:
         largest = sums.abs().max().item() / divisor
         if largest > 0 and math.isfinite(largest):
             self.scale = 2.0 ** round(math.log2(_FP16_PEAK / largest))
+
+
+def _chunks(values: Tensor) -> tuple[Tensor, ...]:
+    return values.split(_CHUNK)
 
 
 def scales_of(wires: Sequence[Wire]) -> Tensor:
