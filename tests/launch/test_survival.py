@@ -69,13 +69,16 @@ def test_the_others_go_on(tmp_path, capfd):
     first, other = (torch.load(tmp_path / f"weights-{rank}.pt") for rank in (0, 2))
     assert torch.equal(first, other)
     assert not (tmp_path / "weights-1.pt").exists()
-    assert "Node 1 was lost: 2 nodes go on after step" in capfd.readouterr().err
+    err = capfd.readouterr().err
+    assert "Node 1 was lost: 2 nodes go on after step" in err
+    assert f"x2: step {STEPS}/{STEPS}" in err
     assert_loss_goes_on(tmp_path, 40)
 
 
 def assert_loss_goes_on(folder, lost_after):
     """What nodes had learned is not lost with one of them: an average that is none would show at once."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     losses = {line["step"]: line["loss"] for line in lines}
     before = [loss for step, loss in losses.items() if lost_after - 15 < step <= lost_after]
     after = [loss for step, loss in losses.items() if step > lost_after]

@@ -121,9 +121,10 @@ class Loop:
 
     def _take(self, outcome: Outcome) -> None:
         """Act on what a step came to: the same on every rank."""
-        parts, metrics = self._parts, self._posted.pop(outcome.step)
+        parts = self._parts
         if not outcome.is_finite:
             raise NonFiniteLossError(self._not_finite(f"The loss is {outcome.loss} at step {outcome.step}"))
+        metrics = self._posted.pop(outcome.step)
         disturbed = parts.inspector.disturbs(outcome.step)
         self.measurements.add_step(loss=outcome.loss, step_s=metrics["step_s"], disturbed=disturbed)
         self.stopped |= outcome.stop

@@ -23,8 +23,8 @@ class ProgressView(Protocol):
         """Show a finished step."""
         ...
 
-    def say(self, text: str) -> None:
-        """Tell of something that happened."""
+    def tell_change(self, text: str, *, ranks: int) -> None:
+        """Tell who was lost or has come, and that the run is one of so many ranks now."""
         ...
 
     def close(self) -> None:
@@ -35,10 +35,10 @@ class ProgressView(Protocol):
 class BarView:
     """One live line with loss, speed and time left."""
 
-    def __init__(self, title: str, *, steps: int, done: int) -> None:
+    def __init__(self, title: str, *, ranks: int, steps: int, done: int) -> None:
         console = Console(stderr=True)
         # The title is a line of its own: names of models and options may be long, and figures matter more.
-        console.print(title, style="bold", markup=False, highlight=False)
+        console.print(f"{title} x{ranks}", style="bold", markup=False, highlight=False)
         self._bar = Progress(
             BarColumn(bar_width=None, table_column=Column(ratio=1)),
             MofNCompleteColumn(),
@@ -55,8 +55,8 @@ class BarView:
         """Move the bar."""
         self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", speed=f"{samples_per_s:.1f}")
 
-    def say(self, text: str) -> None:
-        """Print a line above the bar."""
+    def tell_change(self, text: str, *, ranks: int) -> None:
+        """Print a line above the bar; the title above that is of the start."""
         self._bar.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
@@ -67,8 +67,9 @@ class BarView:
 class LineView:
     """A line at the first step, every ten seconds, and at the last step."""
 
-    def __init__(self, title: str, *, steps: int, done: int) -> None:
+    def __init__(self, title: str, *, ranks: int, steps: int, done: int) -> None:
         self._title = title
+        self._ranks = ranks
         self._steps = steps
         self._first = done + 1
         self._started = time.monotonic()
@@ -83,24 +84,25 @@ class LineView:
         made = step - self._first + 1
         left = timedelta(seconds=round((now - self._started) / made * (self._steps - step)))
         print(
-            f"{self._title}: step {step}/{self._steps}  loss {loss:.4f}  {samples_per_s:.1f} samples/s  "
-            f"{left} left",
+            f"{self._title} x{self._ranks}: step {step}/{self._steps}  loss {loss:.4f}  "
+            f"{samples_per_s:.1f} samples/s  {left} left",
             file=sys.stderr,
             flush=True,
         )
 
-    def say(self, text: str) -> None:
+    def tell_change(self, text: str, *, ranks: int) -> None:
         """Print a line."""
+        self._ranks = ranks
         print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Nothing to tidy up."""
 
 
-def progress_view(title: str, *, steps: int, done: int) -> ProgressView:
+def progress_view(title: str, *, ranks: int, steps: int, done: int) -> ProgressView:
     """A bar where someone can watch it, lines in a log."""
     kind = BarView if sys.stderr.isatty() else LineView
-    return kind(title, steps=steps, done=done)
+    return kind(title, ranks=ranks, steps=steps, done=done)
 
 
 def announce(lines: Iterable[str]) -> None:

@@ -102,8 +102,10 @@ def open_loop(
         announce(run.step.notes)
     done = info.step if info else 0
     sinks = open_sinks(folder, config.tracking, done=done) if run.rank.is_first else []
-    title = f"{config.model} {config.strategy} x{run.rank.world_size}"
-    view = progress_view(title, steps=config.steps, done=done) if run.rank.is_first else None
+    view = None
+    if run.rank.is_first:
+        title = f"{config.model} {config.strategy}"
+        view = progress_view(title, ranks=run.rank.world_size, steps=config.steps, done=done)
     parts = LoopParts(
         config=config,
         rank=run.rank,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch.distributed as dist
+from torch import Tensor
+
 from syncline.cluster.process_group import is_lost_peer
 from syncline.errors import NodeLostError
 from syncline.strategies.averaging.step import AveragingStep
 from syncline.training.loop import Loop, LoopParts
+from syncline.training.own_losses import OwnLosses
 from syncline.training.signals import Outcome, Signals
 from syncline.training.survival import Survival
 
@@ -25,6 +29,8 @@ class SurvivingLoop(Loop):
         self._step = parts.step
         self._survival = survival
         self._wants_regroup = False
+        # A rank may have heard of a step that another has not, when it is that far ahead.
+        self._own = OwnLosses(2 * (parts.step.lead + 2))
 
     def run(self) -> None:
         """Train, report, evaluate and save, whoever is lost."""
@@ -40,7 +46,7 @@ class SurvivingLoop(Loop):
         while parts.schedule.last_epoch < self.done:
             parts.schedule.step()
         self._signals = Signals(parts.device, lead=self._step.lead)
-        self._posted.clear()
+        self._catch_up()
         self._wants_regroup = False
         # What was being saved when a node was lost is not there.
         self._saved = -1
@@ -55,6 +61,25 @@ class SurvivingLoop(Loop):
 
     def _has_newcomers(self) -> bool:
         return self._survival.has_newcomers
+
+    def _train_on_batch(self, number: int) -> Tensor:
+        loss = super()._train_on_batch(number)
+        self._own.note(number, loss)
+        return loss
+
+    def _evaluate(self) -> Tensor | None:
+        loss = super()._evaluate()
+        if loss is not None:
+            self._own.note_evaluation(self.done, loss)
+        return loss
+
+    def _catch_up(self) -> None:
+        """Agree among the members of now on the steps that the first rank has not heard of."""
+        for outcome in self._own.agree(self._posted):
+            # Whoever has heard of a step before has nothing to add, unless the run must end.
+            if outcome.step in self._posted or not outcome.is_finite:
+                self._take(outcome)
+        self._posted.clear()
 
     def _take(self, outcome: Outcome) -> None:
         super()._take(outcome)
@@ -81,7 +106,8 @@ class SurvivingLoop(Loop):
         for _ in range(MOST_ATTEMPTS):
             if not self._loses_node(self._regroup_once):
                 if self._parts.view is not None:
-                    self._parts.view.say(_tell_change(before, self._survival.nodes, self.done))
+                    told = _tell_change(before, self._survival.nodes, self.done)
+                    self._parts.view.tell_change(told, ranks=dist.get_world_size())
                 return
         raise NodeLostError(f"Nodes were lost {MOST_ATTEMPTS} times while the rest tried to find each other.")
 
