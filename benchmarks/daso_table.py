@@ -95,8 +95,8 @@ def _cell(row: dict[str, Any] | None) -> str:
 
 def _seeds_told(row: dict[str, Any]) -> str:
     """How many seeds there are, or how many of them got there, where that is not understood."""
-    seeds, reached = row["seeds"], row.get("reached", row["seeds"])
-    if row.get("less_time") is not None and reached < seeds:
+    seeds, reached = row["seeds"], row["reached"]
+    if row["less_time"] is not None and reached < seeds:
         return f" ({reached} of {seeds} seeds)"
     return "" if seeds == SEEDS else f" ({seeds} seed{'s' if seeds > 1 else ''})"
 

@@ -126,9 +126,15 @@ def test_a_table_tells_what_was_not_reached_not_run_or_run_seldom():
     from daso_table import table_of, with_tables
 
     base = SETTING | {"model": "gpt2-tiny:width=256,seq=32", "strategy": "data"}
-    base |= {"seeds": 3, "total_s": 41.7, "eval_loss": 2.5}
+    base |= {"seeds": 3, "reached": 3, "less_time": 0.0, "total_s": 41.7, "eval_loss": 2.5}
     good = base | {"strategy": "daso", "less_time": 0.404, "total_ratio": 0.5, "eval_loss_ratio": 0.9996}
-    missed = good | {"strategy": "local-sgd", "less_time": None, "seeds": 1, "eval_loss_ratio": 1.0132}
+    missed = good | {
+        "strategy": "local-sgd",
+        "less_time": None,
+        "seeds": 1,
+        "reached": 0,
+        "eval_loss_ratio": 1.0132,
+    }
     seldom = good | {"strategy": "diloco:sync-every=16", "reached": 2, "eval_loss_ratio": 1.01}
     slower = good | {"strategy": "data:compress=fp16", "less_time": -0.18, "eval_loss_ratio": 0.99}
     skipped = base | {"strategy": "torchft:diloco", "skipped": "torchft is not installed"}
