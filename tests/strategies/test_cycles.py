@@ -115,9 +115,9 @@ def test_with_a_flat_loss_auto_averages_every_weight_in_every_other_step(exchang
 
 @given(exchange_steps=st.floats(0.0, 2.0))
 def test_with_a_flat_loss_exchanges_that_ranks_work_on_for_long_are_rarer(exchange_steps):
-    often = tight_rates(exchange_steps, handling_steps=0.1)
+    often = tight_rates(exchange_steps, handling_steps=0.06)
     assert often == tight_rates(exchange_steps)
-    rare = tight_rates(exchange_steps, handling_steps=0.11)
+    rare = tight_rates(exchange_steps, handling_steps=0.07)
     assert rare == replace(often, sync_every=4)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -80,3 +83,30 @@ def checkpoint_while_sharing() -> torch.Tensor:
 def test_a_checkpoint_waits_for_what_is_being_shared(run_ranks):
     first, second, *_ = run_ranks(checkpoint_while_sharing, 4)
     assert torch.equal(first, second)
+
+
+def work_on_an_exchange(node_size: int, options: str) -> float:
+    """In steps, where each step takes a second by the clock, and so does sending and merging."""
+    clocks = [SimpleNamespace(perf_counter=count().__next__) for _ in range(2)]
+    averaging = "syncline.strategies.averaging"
+    with patch(f"{averaging}.cycling.time", clocks[0]), patch(f"{averaging}.review.time", clocks[1]):
+        step = open_step(
+            f"daso:warm-up=0,cool-down=0,review-every=1000,sync-every=2,wait=1{options}",
+            node_size=node_size,
+            make_optimizer=adam,
+        )
+        assert isinstance(step, CyclingStep)
+        for number in range(12):
+            train_step(step, number)
+    _, _, _, _, worked, shares = step._review.rank_tensor().tolist()
+    return worked / shares
+
+
+@pytest.mark.parametrize(
+    ("ranks", "node_size", "options", "steps"),
+    [(2, 1, "", 2), (4, 2, "", 4), (4, 2, ",inside=sharded", 2)],
+)
+def test_ranks_that_wait_for_the_one_that_works_count_too(ranks, node_size, options, steps, run_ranks):
+    for told in run_ranks(work_on_an_exchange, ranks, node_size, options):
+        # What it really stands still for is taken off.
+        assert told == pytest.approx(steps, rel=0.1)

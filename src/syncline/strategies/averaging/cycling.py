@@ -168,12 +168,16 @@ class CyclingStep(AveragingStep):
 
     @contextmanager
     def _worked_on_exchanges(self, *, halves: int = 1) -> Iterator[None]:
-        """Note for how long this rank sends or merges, or both, or tells its node, without standing still."""
+        """Note for how long this node sends or merges, or both, or tells its ranks, without standing still.
+
+        Where one rank works on it for all, the others wait for that one in their next step.
+        """
         began_s, before_s = time.perf_counter(), self.exposed_s
         share = halves * self.schedule.rates.pieces / PIECES
         yield
-        stood_s = self.exposed_s - before_s
-        self._review.note_handling(time.perf_counter() - began_s - stood_s, share=share)
+        worked_s = time.perf_counter() - began_s - (self.exposed_s - before_s)
+        ranks = 1 if self._work.inside.is_sharded else self._groups.size
+        self._review.note_handling(ranks * worked_s, share=share)
 
     def _join_node(self) -> None:
         """Average weights and optimizer state of ranks that worked apart, so that nobody's work is lost."""

@@ -26,7 +26,7 @@ class Reviewed:
     exchange_steps: float | None
     """How many steps an exchange of all weights takes on average; None when none ended."""
     handling_steps: float | None
-    """For how long a rank works on one, in steps: copying, rounding and merging; None when none did."""
+    """For how long a node works on one, in steps: copying, rounding and merging; None when none did."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,10 @@ class Review:
             self._sums[3] += 1
 
     def note_handling(self, worked_s: float, *, share: float = 1.0) -> None:
-        """This rank worked so long on sending or merging a share of the weights; half an exchange each."""
+        """This node worked so long on sending or merging a share of the weights; half an exchange each.
+
+        What each of its ranks notes is averaged over them.
+        """
         if self._step_s:
             self._sums[4] += worked_s / self._step_s
             self._sums[5] += share / 2

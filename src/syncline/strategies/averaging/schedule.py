@@ -24,8 +24,8 @@ STALE = 2
 """With `auto` an average is no older than so many steps, unless the smallest part takes longer to arrive."""
 RARE = 4
 """With `auto` and a flat loss, exchanges that are costly to ranks themselves start once in so many steps."""
-HANDLING = 0.05
-"""With `auto` and a flat loss, exchanges that take more than this share of ranks' own time are costly."""
+HANDLING = 0.03
+"""With `auto` and a flat loss, exchanges that take more than this share of a node's own time are costly."""
 _ROUNDING = 1e-6
 
 
@@ -118,7 +118,7 @@ class CycleSchedule:
     exchange_steps: float | None = None
     """How many steps all weights take on the link, as the last review found; None before that."""
     handling_steps: float = 0.0
-    """How many steps ranks work on an exchange of all weights, as the last review found."""
+    """How many steps a node works on an exchange of all weights, as the last review found."""
     is_tight: bool = False
     """With `auto`: whether the loss has flattened, so that nodes talk more often."""
 
@@ -130,7 +130,7 @@ class CycleSchedule:
         Args:
             loss: The mean over ranks.
             exchange_steps: On the link; None if no exchange has ended since.
-            handling_steps: Of the ranks' own time; None if they worked on none since.
+            handling_steps: Of a node's own time; None if nodes worked on none since.
         """
         is_flat = self.plateau.review(loss)
         self.exchange_steps = self.exchange_steps if exchange_steps is None else exchange_steps
