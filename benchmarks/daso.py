@@ -49,7 +49,7 @@ PACED = (
 )
 PACE_ROUNDS, PACE_BLOCK = 12, 16
 WAIT = 16
-"""Steps that an exchange fits in, for exposure."""
+"""Steps that an exchange has to arrive in, for exposure; doubled until it fits."""
 
 
 def contenders(cluster: str) -> list[str]:

@@ -123,11 +123,23 @@ def _opened(cell: Cell, rank: Rank, device: torch.device) -> AbstractContextMana
 
 
 def measure_exposure(argument: str) -> None:
-    """What each rank does: some blocking steps, then steps with a wait that exchanges fit in."""
+    """What each rank does: train with longer and longer waits, until an exchange fits into one."""
     order = json.loads(argument)
     rank = current_rank()
     device = rank_device(rank)
-    blocking, cycles, wait = 20, 12, order["wait"]
+    wait = order["wait"]
+    with process_group(device):
+        told = _exposure(order, wait, rank, device)
+        while not _agree(told["blocking_exchange_s"] <= wait * told["median_step_s"], device):
+            wait *= 2
+            told = _exposure(order, wait, rank, device)
+    if rank.is_first:
+        Path(order["result"]).write_text(json.dumps(told))
+
+
+def _exposure(order: dict[str, Any], wait: int, rank: Rank, device: torch.device) -> dict[str, Any]:
+    """Some blocking steps, then steps with a wait."""
+    blocking, cycles = 20, 12
     config = TrainConfig(
         model=order["model"],
         strategy=f"daso:warm-up={blocking},cool-down=0,review-every={2 * wait},"
@@ -137,27 +149,24 @@ def measure_exposure(argument: str) -> None:
         steps=blocking + cycles * (wait + 2),
         evaluation=EvaluationConfig(batches=0),
     )
-    with process_group(device), tempfile.TemporaryDirectory() as folder:
-        run = prepare_run(config, rank, device)
-        with open_loop(run, Path(folder), None, StopFlag()) as loop:
-            for _ in range(blocking):
-                loop.train_once()
-            blocked_s = run.step.exposed_s or 0.0
-            loop.run()
-            exposed_s = (run.step.exposed_s or 0.0) - blocked_s
-        if not isinstance(run.step, CyclingStep):
-            raise TypeError(f"{config.strategy} makes steps of {type(run.step).__name__}")
-        exchanges = run.step.weights.exchange.times.exchanges
-        told = {
-            "wait": wait,
-            "median_step_s": statistics.median(loop.measurements.step_s[blocking:]),
-            "blocking_exchange_s": blocked_s / blocking,
-            "exchanges": exchanges,
-            "exposed_s": exposed_s / exchanges,
-            "ratio": exposed_s / exchanges / (blocked_s / blocking),
-        }
-    if rank.is_first:
-        Path(order["result"]).write_text(json.dumps(told))
+    run = prepare_run(config, rank, device)
+    with tempfile.TemporaryDirectory() as folder, open_loop(run, Path(folder), None, StopFlag()) as loop:
+        for _ in range(blocking):
+            loop.train_once()
+        blocked_s = run.step.exposed_s or 0.0
+        loop.run()
+        exposed_s = (run.step.exposed_s or 0.0) - blocked_s
+    if not isinstance(run.step, CyclingStep):
+        raise TypeError(f"{config.strategy} makes steps of {type(run.step).__name__}")
+    exchanges = run.step.weights.exchange.times.exchanges
+    return {
+        "wait": wait,
+        "median_step_s": statistics.median(loop.measurements.step_s[blocking:]),
+        "blocking_exchange_s": blocked_s / blocking,
+        "exchanges": exchanges,
+        "exposed_s": exposed_s / exchanges,
+        "ratio": exposed_s / exchanges / (blocked_s / blocking),
+    }
 
 
 def measure_pace(argument: str) -> None:
