@@ -86,8 +86,11 @@ def test_a_checkpoint_waits_for_what_is_being_shared(run_ranks):
 
 
 def work_on_an_exchange(node_size: int, options: str) -> float:
-    """In steps, where each step takes a second by the clock, and so does sending and merging."""
-    clocks = [SimpleNamespace(perf_counter=count().__next__) for _ in range(2)]
+    """In steps, where each step takes 1000 s by the clock, and so does sending and merging.
+
+    What it really stands still for, which is taken off, is little beside that.
+    """
+    clocks = [SimpleNamespace(perf_counter=count(step=1000).__next__) for _ in range(2)]
     averaging = "syncline.strategies.averaging"
     with patch(f"{averaging}.cycling.time", clocks[0]), patch(f"{averaging}.review.time", clocks[1]):
         step = open_step(
@@ -108,5 +111,4 @@ def work_on_an_exchange(node_size: int, options: str) -> float:
 )
 def test_ranks_that_wait_for_the_one_that_works_count_too(ranks, node_size, options, steps, run_ranks):
     for told in run_ranks(work_on_an_exchange, ranks, node_size, options):
-        # What it really stands still for is taken off.
         assert told == pytest.approx(steps, rel=0.1)
