@@ -43,11 +43,12 @@ from syncline.launch.emulated import launch_emulated
 
 PACED = (
     BASELINE,
-    "daso:warm-up=0",
-    "daso:warm-up=0,sync-every=auto",
-    "daso:warm-up=0,sync-every=auto,wire=bf16",
+    "daso:warm-up=8",
+    "daso:warm-up=8,sync-every=auto",
+    "daso:warm-up=8,sync-every=auto,wire=bf16",
 )
 PACE_ROUNDS, PACE_BLOCK = 12, 16
+"""Besides a first block that does not count, with the warm-up."""
 WAIT = 16
 """Steps that an exchange has to arrive in, for exposure; doubled until it fits."""
 

@@ -62,7 +62,10 @@ def choose_rates(folder: str) -> None:
     for _ in range(4):
         step((torch.ones(4, FEATURES), torch.zeros(4, 1)))
     assert step.weights.under_way is not None
-    told = asdict(step.schedule.rates) | {"due": step.weights.under_way.due}
+    told = asdict(step.schedule.rates) | {
+        "due": step.weights.under_way.due,
+        "gradient_steps": step.schedule.gradient_steps,
+    }
     Path(folder, f"told-{os.environ['RANK']}").write_text(json.dumps(told))
     dist.barrier()
     dist.destroy_process_group()

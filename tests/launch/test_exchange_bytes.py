@@ -45,6 +45,8 @@ def test_auto_sends_what_a_slow_link_takes_in_two_steps(tmp_path):
     assert first["wait"] >= 2
     assert first["sync_every"] == 2 * first["wait"]
     assert first["due"] == 4 + first["wait"]
+    # One piece of 16 arrives in its wait, and no sooner.
+    assert 16 * (first["wait"] - 1) < first["gradient_steps"]
 
 
 def test_ranks_of_a_node_share_what_arrives_late_in_one_order(tmp_path):

@@ -121,6 +121,15 @@ def test_with_a_flat_loss_exchanges_that_ranks_work_on_for_long_are_rarer(exchan
     assert rare == replace(often, sync_every=4)
 
 
+@given(exchange_steps=st.floats(0.0, 2.0))
+def test_work_on_exchanges_is_borne_where_data_parallelism_would_stand_still_for_longer(exchange_steps):
+    often = tight_rates(exchange_steps)
+    # It hides two thirds of a step behind its backward pass.
+    assert tight_rates(exchange_steps, handling_steps=0.25, gradient_steps=0.8) == often
+    assert tight_rates(exchange_steps, handling_steps=0.25, gradient_steps=2 / 3).sync_every == 4
+    assert tight_rates(exchange_steps, handling_steps=0.4, gradient_steps=0.8).sync_every == 4
+
+
 def test_a_slow_link_decides_how_often_whatever_ranks_work():
     assert tight_rates(3.0, handling_steps=5.0) == tight_rates(3.0)
 

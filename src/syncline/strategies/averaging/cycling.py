@@ -20,6 +20,7 @@ from syncline.strategies.averaging.review import Review
 from syncline.strategies.averaging.schedule import PIECES, CycleSchedule, Phase, Phases
 from syncline.strategies.averaging.step import AveragingStep
 from syncline.strategies.averaging.weights import WeightExchange
+from syncline.strategies.averaging.wire import shortening
 from syncline.workloads.workload import Batch
 
 
@@ -95,6 +96,8 @@ class CyclingStep(AveragingStep):
         with self._rate.applied(self.optimizer):
             super()._update()
         for reviewed in self._review.take(number):
+            if self._phases.of(number - 1) is Phase.BLOCKING and reviewed.exchange_steps is not None:
+                self.schedule.gradient_steps = reviewed.exchange_steps * shortening(self._work.wire)
             self.schedule.review(reviewed.loss, reviewed.exchange_steps, reviewed.handling_steps)
             self._rate.measure(self.optimizer, self._groups, self._device)
         if self._phases.ends_cycling(number):

@@ -25,7 +25,10 @@ STALE = 2
 RARE = 4
 """With `auto` and a flat loss, exchanges that are costly to ranks themselves start once in so many steps."""
 HANDLING = 0.03
-"""With `auto` and a flat loss, exchanges that take more than this share of a node's own time are costly."""
+"""With `auto` and a flat loss, exchanges that take more than this share of a node's time are costly, unless
+data parallelism would stand still for longer."""
+BACKWARD = 2 / 3
+"""Of a step: data parallelism hides no more of its exchange."""
 _ROUNDING = 1e-6
 
 
@@ -119,6 +122,8 @@ class CycleSchedule:
     """How many steps all weights take on the link, as the last review found; None before that."""
     handling_steps: float = 0.0
     """How many steps a node works on an exchange of all weights, as the last review found."""
+    gradient_steps: float = 0.0
+    """How many steps gradients take on the link, sent as data parallelism does; 0 without a warm-up."""
     is_tight: bool = False
     """With `auto`: whether the loss has flattened, so that nodes talk more often."""
 
@@ -142,7 +147,7 @@ class CycleSchedule:
             return
         self.is_tight = self.is_tight or is_flat or self.plateau.bad_reviews > 0
         if exchange_steps is not None:
-            tight = tight_rates(exchange_steps, self.handling_steps)
+            tight = tight_rates(exchange_steps, self.handling_steps, self.gradient_steps)
             self.wanted = tight if self.is_tight else hiding_rates(exchange_steps)
 
     def arrives_within(self, steps: int, pieces: int) -> bool:
@@ -198,15 +203,17 @@ def hiding_rates(exchange_steps: float) -> Rates:
     return Rates(2 * max(wait, STALE), wait, pieces=pieces)
 
 
-def tight_rates(exchange_steps: float, handling_steps: float = 0.0) -> Rates:
+def tight_rates(exchange_steps: float, handling_steps: float = 0.0, gradient_steps: float = 0.0) -> Rates:
     """The rates at which all weights are averaged in every other step, even where that means to wait.
 
     What a loss that falls slowly would lose by rarer averages costs more steps than the waiting, which is
     half of what averaging in every step would take. Only where all weights arrive in time, and ranks would
-    spend too much of their own time on them so often, does an exchange start every `RARE` steps.
+    so often spend more of their own time on them than data parallelism would stand still, does an exchange
+    start every `RARE` steps.
     """
     wait = min(STALE, _steps_taken(exchange_steps, PIECES))
-    is_costly = handling_steps > HANDLING * STALE and _arriving_in_time(exchange_steps) >= PIECES
+    bearable = HANDLING + max(0.0, gradient_steps - BACKWARD)
+    is_costly = handling_steps > STALE * bearable and _arriving_in_time(exchange_steps) >= PIECES
     return Rates(RARE if is_costly else STALE, wait)
 
 

@@ -134,6 +134,11 @@ def _chunks(values: Tensor) -> tuple[Tensor, ...]:
     return values.split(_CHUNK)
 
 
+def shortening(wire: WireType) -> float:
+    """How many times as long fp32 numbers would take on the link."""
+    return torch.float32.itemsize / _TYPES[wire].itemsize
+
+
 def scales_of(wires: Sequence[Wire]) -> Tensor:
     """The scales of wires, as a checkpoint holds them: a rank with parts of its own has its own."""
     return torch.tensor([wire.scale for wire in wires], dtype=torch.float64)
