@@ -30,11 +30,13 @@ LARGER_RESNET = replace(SMALL_RESNET, model="resnet18:width=32,image=32")
 """As many steps too: losses of half of them differ by a percent by chance."""
 FULL_RESNET = replace(SMALL_RESNET, model="resnet18:image=32")
 """All of its width, where that does not take an hour."""
+SMALL_GPT2 = replace(LARGER_GPT, model="gpt2-small:seq=32", batch=8, adamw_rate=2e-4, steps=100)
+"""GPT-2 of the published size, 124 million parameters."""
 
 TASKS: dict[str, tuple[Task, ...]] = {
     "2x1": (SMALL_GPT, SMALL_RESNET, FEWER_ROWS, LARGER_RESNET, FULL_RESNET),
     "2x2": (SMALL_GPT, SMALL_RESNET, FEWEST_ROWS, LARGER_RESNET),
-    "2x1@1gbit": (FEWER_ROWS, LARGER_RESNET, FULL_RESNET),
+    "2x1@1gbit": (FEWER_ROWS, LARGER_RESNET, FULL_RESNET, SMALL_GPT2),
     "2x2@1gbit": (FEWEST_ROWS, LARGER_RESNET),
     "2x1@100mbit": (SMALL_GPT, SMALL_RESNET),
     "2x2@100mbit": (SMALL_GPT, SMALL_RESNET),
@@ -46,6 +48,7 @@ WEIGHTS = {
     SMALL_RESNET.model: "3.3 MB",
     LARGER_RESNET.model: "12 MB",
     FULL_RESNET.model: "47 MB",
+    SMALL_GPT2.model: "498 MB",
 }
 """By model: what an exchange carries in fp32."""
 
