@@ -6,7 +6,7 @@
 A *cell* is one training: a cluster, a model, a strategy and a seed. All strategies of a cluster, model and
 seed start with the same weights and train on the same batches for as many steps, on the same ranks, one
 after another. The target is the loss that plain data parallelism has after nine tenths of its steps.
-What is trained on which cluster stands in `daso_settings.py`; all of it takes three hours.
+What is trained on which cluster stands in `daso_settings.py`; all of it takes five hours.
 
 *exposure* is how long a rank stands still for an exchange that fits into its wait, beside a blocking one.
 *pace* is the time of a step beside data parallelism's where links are not limited, in alternating blocks.
