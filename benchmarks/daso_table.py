@@ -41,6 +41,7 @@ STRATEGIES = {
     "torchft:diloco": "",
 }
 """With what is said of them."""
+_TABLE = re.compile(r"\| strategy \| 2×.*\n(?:\|.*\n)*")
 SEEDS = 3
 """As many need not be told."""
 
@@ -57,11 +58,9 @@ def table_of(rows: Sequence[dict[str, Any]], kind: str) -> str:
 
 
 def with_tables(page: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The page with these rows in its tables."""
-    for kind in KINDS:
-        before, after = re.split(re.escape(_head(kind)) + r"(?:\|.*\n)*", page, maxsplit=1)
-        page = before + table_of(rows, kind) + after
-    return page
+    """The page with these rows in its tables, which may have had other columns."""
+    kinds = iter(KINDS)
+    return re.sub(_TABLE, lambda _: table_of(rows, next(kinds)), page)
 
 
 def _columns(kind: str) -> list[tuple[str, str]]:
